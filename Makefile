@@ -61,6 +61,10 @@ UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
 endif
+# The compression of traces needs zlib.
+ifeq ($(shell echo '\#include <zlib.h>' | $(CC) -E -x c - >/dev/null 2>&1 && echo there),)
+UNIT        := $(filter-out %/test_trace_zlib,$(UNIT))
+endif
 ifneq ($(filter musl aarch64,$(MODE)),)
 UNIT        := $(addprefix $(B)/unit/,test_between test_memory_between test_memory_entries test_seam)
 endif
@@ -78,7 +82,7 @@ FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
 # Texts of PTX are read before any driver, so one driver will do.
 FUZZ_PROGRAMS := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin, build/clang-fuzz/fuzz-ptx)
 
-HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h devstream_check.h \
+HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h devstream_check.h devstream_trace.h \
                devstream.hpp
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
@@ -474,7 +478,9 @@ $(B)/fuzz-ipc-standin: $(B)/tests/fuzz/ipc.o $(B)/cuda/devstream.o $(STANDIN)
 # Tests of the stand-in and of the device code, and of the CUDA driver upon the stand-in.
 $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
-	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm
+	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm $(LIBS)
+
+$(B)/unit/test_trace_zlib: private LIBS := -lz
 
 # What they run takes longer than compiling it with the optimiser does.
 $(B)/unit/test_plans $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1
@@ -509,7 +515,7 @@ $(B)/run/standin/%: $(B)/run/%.o $(B)/cuda/devstream.o $(STANDIN)
 
 # With CUDA compiled in where its toolkit is; they run without a GPU too.
 # They link one object, so they do not implement the headers, although their sources do.
-LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK)
+LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK TRACE)
 $(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm

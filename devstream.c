@@ -6,3 +6,4 @@
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
 #include "devstream_check.h"
+#include "devstream_trace.h"

@@ -361,7 +361,9 @@ typedef struct ds_init_desc {
     const char *device;
     /** options of the check layer (devstream_check.h), which it turns on; NULL: DEVSTREAM_CHECK */
     const char *check;
-    uint64_t reserved[6]; /**< 0 */
+    /** options of the trace layer (devstream_trace.h), which it turns on; NULL: DEVSTREAM_TRACE */
+    const char *trace;
+    uint64_t reserved[5]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the
@@ -2085,9 +2087,9 @@ DSDEF void ds_range_scope_leave(ds_range_scope *scope);
    about half a microsecond, and a begin to some microseconds. The end of an operation on CUDA is
    that of the event behind it. Operations of one stream never overlap.
 
-   Without a recording, calls pay nothing. With one, an operation on a CPU device costs some 200 ns
-   more, and one on CUDA the enqueueing of two events. Small collectives that would run in the
-   calling thread are enqueued instead. */
+   Without a recording, calls pay nothing. With one, an operation on a CPU device costs the caller
+   some 40 ns more, and as much the thread that runs it, and one on CUDA the enqueueing of two
+   events. Small collectives that would run in the calling thread are enqueued instead. */
 
 /** Kinds of operations. */
 typedef enum ds_activity_kind {
@@ -2136,7 +2138,11 @@ typedef struct ds_activity {
         and for other kinds */
     ds_device dst_device;
     ds_device src_device; /**< of a copy: the device of the source, likewise */
-    uint64_t reserved[4]; /**< 0 */
+    /** of a wait: the correlation_id of the last operation, except records of events, that was
+        enqueued on the awaited stream before the event was recorded or the wait was enqueued. 0:
+        not known, as that operation has no record */
+    uint64_t cause_id;
+    uint64_t reserved[3]; /**< 0 */
 } ds_activity;
 
 /** Records that are handed over together, in the order in which they were written. Records of one
@@ -2173,7 +2179,8 @@ typedef struct ds_activity_desc {
     graphs have no records, and operations that are captured have none. Errors:
     DS_ERR_ILLEGAL_STATE: a recording runs already. DS_ERR_UNSUPPORTED: the CPU driver has a fabric
     (its operations take virtual time). DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds
-    outside of the range. */
+    outside of the range. While the trace layer records (devstream_trace.h), both share buffers of
+    the greater capacity; the recording has the operations that are enqueued from its start on. */
 DSDEF DS_MUST_USE ds_result ds_activity_start(const ds_activity_desc *desc);
 
 /** Hands over the records of all operations that are complete, and returns when the callback has
@@ -4131,6 +4138,33 @@ DS__SEAM static void ds__os_take_signals(void) {
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
+/* Returns 1 if the system's clock is the processor's: the system has found it to run evenly and to
+   be the same on all processors. That of aarch64 is by its architecture. */
+DS__SEAM static int ds__os_ticks_are_time(void) {
+#if defined(__x86_64__)
+    char name[32] = "";
+    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
+    if (file && !fgets(name, sizeof name, file))
+        *name = 0;
+    if (file)
+        fclose(file);
+    return strcmp(name, "tsc\n") == 0;
+#else
+    return 1;
+#endif
+}
+
+/* Writes the name of the program into a buffer, as far as the system tells it. */
+DS__SEAM static void ds__os_program_name(char *out, size_t size) {
+    FILE *file = fopen("/proc/self/comm", "r");
+    *out = 0;
+    if (file && !fgets(out, (int)size, file))
+        *out = 0;
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = 0;
+}
+
 /* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
 static int ds__os_is_program_thread(const char *name) {
     char path[300];
@@ -4349,6 +4383,17 @@ static inline uint64_t ds__os_ticks(void) {
     uint64_t t;
     __asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
     return t;
+#endif
+}
+
+/* The same, read after all instructions before it. */
+static inline uint64_t ds__os_ticks_ordered(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_lfence();
+    return __builtin_ia32_rdtsc();
+#else
+    __asm__ __volatile__("isb" : : : "memory");
+    return ds__os_ticks();
 #endif
 }
 
@@ -5136,6 +5181,7 @@ enum {
     DS__SEEN_RELEASE,    /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
+    DS__SEEN_OOM,      /* there is no memory for a block: bytes, stream, device, result */
     DS__SEEN_KINDS
 };
 
@@ -6322,7 +6368,8 @@ typedef struct ds__op {
         struct {
             uint64_t correlation_id;
             uint64_t external_id;
-            uint64_t enqueue_ns;
+            uint64_t enqueue_time;
+            uint64_t cause;
         } note;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */
@@ -6635,6 +6682,8 @@ typedef struct ds__processes {
 
 /* clang-format on */
 
+struct ds__activity_standing;
+
 struct ds__driver {
     const char *name;
     ds_device_type type;
@@ -6691,6 +6740,12 @@ struct ds__driver {
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */
     int (*activity_collect)(void);
+    /* the id of the last operation of a stream that has a record, or of that behind which an event
+       was recorded; 0: not known */
+    uint64_t (*activity_last)(const void *object, int is_event);
+    /* lists the operations with a note at which streams with pending work stand, at most `room`;
+       returns their number */
+    size_t (*activity_standing)(struct ds__activity_standing *out, size_t room);
     /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
        the memory */
     void (*share_end)(int device, void *base, size_t size, int imported);
@@ -6708,40 +6763,168 @@ DS__SEAM static size_t ds__op_bytes(const ds__op *op) {
                                    : op->u.fill.width * op->u.fill.height * op->u.fill.value_size;
 }
 
+/* base/activity_clock.h - the clock of records of activity.
+
+   While a recording runs on a system whose own clock is the processor's, times are read from the
+   processor (ds__activity_clock), which takes half of the time. ds__activity_clock_pair reads both
+   clocks together; ds__activity_ns makes nanoseconds of CLOCK_MONOTONIC of a time between two such
+   pairs.
+
+   Invariants: pairs increase, in both members. A time is converted after a pair behind it was made,
+   so that two records that are handed over at different times are converted by the same lines. With
+   `ticks` 0, times are nanoseconds.
+   Locks: `lock` guards the pairs, for short steps.
+   Threads: any reads the clock. The starter of a recording and the thread that hands records over
+   make pairs. `ticks` changes while no recording runs. */
+
+enum { DS__CLOCK_PAIRS = 1024, DS__CLOCK_TRIES = 8 };
+
+typedef struct ds__clock_pair {
+    uint64_t ticks;
+    uint64_t ns;
+} ds__clock_pair;
+
+static struct {
+    _Atomic int ticks; /* 1: times are ticks of the processor's clock */
+    ds__spinlock lock;
+    uint64_t count; /* pairs that were made; the last DS__CLOCK_PAIRS of them are kept */
+    ds__clock_pair pair[DS__CLOCK_PAIRS];
+} ds__activity_clocks;
+
+/* Returns the time at which all operations before have been carried out. */
+static inline uint64_t ds__activity_clock(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__activity_clocks.ticks, memory_order_relaxed)))
+        return ds__os_ticks_ordered();
+    return ds__now_ns();
+}
+
+/* The same, or a little earlier. */
+static inline uint64_t ds__activity_clock_early(void) {
+    if (DS__LIKELY(atomic_load_explicit(&ds__activity_clocks.ticks, memory_order_relaxed)))
+        return ds__os_ticks();
+    return ds__now_ns();
+}
+
+/* Reads both clocks. Of several tries, the one counts that was interrupted least. */
+static ds__clock_pair ds__activity_clock_read(void) {
+    ds__clock_pair best = { 0, 0 };
+    uint64_t shortest = UINT64_MAX;
+    for (int i = 0; i < DS__CLOCK_TRIES; i++) {
+        uint64_t from = ds__os_ticks_ordered();
+        uint64_t ns = ds__now_ns();
+        uint64_t took = ds__os_ticks_ordered() - from;
+        if (took < shortest) {
+            shortest = took;
+            best = (ds__clock_pair){ from + took / 2, ns };
+        }
+    }
+    return best;
+}
+
+/* Makes a pair of this moment. */
+static void ds__activity_clock_pair(void) {
+    if (!atomic_load(&ds__activity_clocks.ticks))
+        return;
+    ds__clock_pair fresh = ds__activity_clock_read();
+    ds__spinlock_lock(&ds__activity_clocks.lock);
+    uint64_t n = ds__activity_clocks.count;
+    const ds__clock_pair *last = &ds__activity_clocks.pair[(n - 1) % DS__CLOCK_PAIRS];
+    if (!n || (fresh.ticks > last->ticks && fresh.ns > last->ns)) {
+        ds__activity_clocks.pair[n % DS__CLOCK_PAIRS] = fresh;
+        ds__activity_clocks.count = n + 1;
+    }
+    ds__spinlock_unlock(&ds__activity_clocks.lock);
+}
+
+/* Selects the clock of a recording, and makes its first pair. */
+static void ds__activity_clock_begin(void) {
+    ds__activity_clocks.count = 0;
+    atomic_store(&ds__activity_clocks.ticks, ds__os_ticks_are_time());
+    ds__activity_clock_pair();
+}
+
+/* Two pairs in a row. */
+typedef struct ds__clock_line {
+    ds__clock_pair a;
+    ds__clock_pair b;
+    double rate;
+} ds__clock_line;
+
+/* Returns the line of a time. A time before the kept pairs, or behind the last one, is on the line
+   through the nearest two. */
+static ds__clock_line ds__activity_clock_line(uint64_t time) {
+    ds__clock_line l;
+    ds__spinlock_lock(&ds__activity_clocks.lock);
+    uint64_t n = ds__activity_clocks.count;
+    uint64_t oldest = n > DS__CLOCK_PAIRS ? n - DS__CLOCK_PAIRS : 0;
+    uint64_t i = n > 1 ? n - 2 : 0;
+    while (i > oldest && ds__activity_clocks.pair[i % DS__CLOCK_PAIRS].ticks > time)
+        i--;
+    l.a = ds__activity_clocks.pair[i % DS__CLOCK_PAIRS];
+    l.b = n > 1 ? ds__activity_clocks.pair[(i + 1) % DS__CLOCK_PAIRS] : l.a;
+    ds__spinlock_unlock(&ds__activity_clocks.lock);
+    l.rate =
+        l.b.ticks > l.a.ticks ? (double)(l.b.ns - l.a.ns) / (double)(l.b.ticks - l.a.ticks) : 0;
+    return l;
+}
+
+/* Returns the nanoseconds of a time; 0 stays 0. *line: the line of the last time, or zeroed. */
+static uint64_t ds__activity_ns(ds__clock_line *line, uint64_t time) {
+    if (!time || !atomic_load_explicit(&ds__activity_clocks.ticks, memory_order_relaxed))
+        return time;
+    if (time < line->a.ticks || time >= line->b.ticks)
+        *line = ds__activity_clock_line(time);
+    return line->a.ns + (uint64_t)(int64_t)((double)(int64_t)(time - line->a.ticks) * line->rate);
+}
+
 /* base/activity.h - records of operations that drivers write.
 
    Holds the recording of api/activity.h as far as drivers take part: whether one runs
    (ds__activity), the notes of enqueued operations (ds__activity_note_begin), the buffers for
    records (ds__activity_write), and the names of kernels (ds__activity_name). core/activity.h
-   starts and stops a recording and hands the records over.
+   starts and stops recordings and hands the records over. The program and the trace layer share
+   the notes and the buffers; ds__activity_record is one record for both.
 
    Policy:
    1. A driver makes a note when it enqueues an operation, keeps the note with the operation, and
       gives it back exactly once: with a record (ds__activity_write), or because the operation was
       not enqueued (ds__activity_cancel). `begun` and `ended` count notes. A recording ends after
-      the last one, so a driver that has a note may write its record without a further check.
+      the last one up to `mark`, so a driver that has a note may write its record without a further
+      check.
    2. Records go into one of two buffers while the other one is handed over. If it is full, a record
       is dropped and counted.
 
    Invariants: `on` is 1 only while the buffers exist. With `on` 0 and no pending note no driver
    touches the buffers.
-   Locks: `lock` guards the buffers and the list of names, for short steps.
+   Locks: `lock` guards the buffers, the list of names, `ended`, `mark` and `left`, for short steps.
    Threads: any. */
 
 enum {
     DS__ACTIVITY_IDS = 64,             /* ids that a thread can push */
     DS__ACTIVITY_NAME_BYTES = 1 << 20, /* of all names of kernels */
+    /* a kind of records for the trace layer only: a node of a launch. cause_id is the launch, name
+       the kernel or the kind, external_id the number of the lane from 1 */
+    DS__ACTIVITY_NODE = DS_ACTIVITY_GRAPH + 1,
+    DS__ACTIVITY_IN_NS =
+        1 /* in `reserved` until a record is handed over: its times are nanoseconds */
 };
 
 /* What a driver keeps with an operation until its record is written. */
 typedef struct ds__activity_note {
     uint64_t correlation_id; /* 0: none */
     uint64_t external_id;
-    uint64_t enqueue_ns;
-    uint64_t begin_ns; /* the driver's */
+    uint64_t enqueue_time; /* by ds__activity_clock */
+    uint64_t begin_time;   /* the driver's, likewise */
+    uint64_t cause;        /* of a wait: ds_activity.cause_id */
     const char *call;
     uint32_t thread;
 } ds__activity_note;
+
+/* The operation at which a stream stands. */
+typedef struct ds__activity_standing {
+    ds_activity record; /* without an end; begin_ns 0: the operation has not begun */
+    uint64_t on;        /* handle of the stream that it waits for; 0: none, or not known */
+} ds__activity_standing;
 
 typedef struct ds__activity_text {
     struct ds__activity_text *next;
@@ -6751,16 +6934,22 @@ typedef struct ds__activity_text {
 static struct {
     _Atomic int on;
     _Atomic unsigned kinds; /* bits */
+    _Atomic int nodes;      /* 1: nodes of launches have records, too (DS__ACTIVITY_NODE) */
     _Atomic uint64_t begun; /* notes that were made; submitters write this cache line */
     char pad[64];
-    _Atomic uint64_t ended;   /* notes that were given back; this line is of threads that run */
-    _Atomic uint64_t dropped; /* since the last batch */
+    _Atomic uint64_t dropped; /* since the last batch; this line is of threads that run */
     _Atomic uint32_t word;    /* the thread that hands over sleeps on it */
     ds__spinlock lock;        /* of the rest */
     int filling;              /* the buffer into which records go */
     size_t count;             /* its records */
     ds_activity *buffer[2];
-    size_t capacity;
+    _Atomic size_t capacity;
+    /* operations for which a wait was enqueued, by the lower bits of their id; NULL: not noted */
+    _Atomic(_Atomic uint32_t *) awaited;
+    uint32_t awaited_mask;
+    uint64_t ended;           /* notes that were given back */
+    uint64_t mark;            /* the last note that the end of a recording waits for */
+    uint64_t left;            /* notes up to `mark` that were not given back */
     ds__activity_text *names; /* until shutdown */
     size_t name_bytes;
 } ds__activity;
@@ -6770,6 +6959,8 @@ static _Thread_local struct {
     uint64_t id[DS__ACTIVITY_IDS];
     unsigned depth;
     uint32_t thread; /* 0: not asked for yet */
+    uint64_t last;   /* the note that the thread has made last */
+    uint64_t cause;  /* of the wait that the thread enqueues now */
 } ds__activity_tls;
 
 /* Returns the kind of record that an operation has; DS_ACTIVITY_NONE: none. */
@@ -6802,16 +6993,32 @@ static ds_activity_kind ds__activity_kind_of(const ds__op *op) {
     }
 }
 
-/* Returns 1 if notes were made that were not given back. */
-DS__SEAM static int ds__activity_is_pending(void) {
-    uint64_t ended = atomic_load(&ds__activity.ended); /* first: it never exceeds `begun` */
-    return ended != atomic_load(&ds__activity.begun);
-}
-
 /* Wakes the thread that hands records over. */
 DS__SEAM static void ds__activity_wake(void) {
     atomic_fetch_add(&ds__activity.word, 1);
     ds__futex_wake(&ds__activity.word, 1);
+}
+
+/* Counts a note as given back. `lock` is held. */
+static inline void ds__activity_return(uint64_t number) {
+    ds__activity.ended++;
+    if (number <= ds__activity.mark)
+        ds__activity.left--;
+}
+
+/* Notes the operation for which a wait waits. */
+static inline uint64_t ds__activity_await(uint64_t cause) {
+    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
+    if (cause && awaited)
+        atomic_store_explicit(&awaited[cause & ds__activity.awaited_mask], (uint32_t)cause,
+                              memory_order_relaxed);
+    return cause;
+}
+
+/* Returns 1 if a wait for the operation was enqueued, as far as that is still known. */
+DS__SEAM static int ds__activity_is_awaited(uint32_t id) {
+    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
+    return awaited && id && atomic_load(&awaited[id & ds__activity.awaited_mask]) == id;
 }
 
 /* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
@@ -6825,25 +7032,31 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     /* seq_cst: either the end of the recording sees the note, or this thread sees the end */
     uint64_t number = atomic_fetch_add(&ds__activity.begun, 1) + 1;
     if (!atomic_load(&ds__activity.on)) {
-        atomic_fetch_add(&ds__activity.ended, 1);
+        ds__spinlock_lock(&ds__activity.lock);
+        ds__activity_return(number);
+        ds__spinlock_unlock(&ds__activity.lock);
         return 0;
     }
     if (!ds__activity_tls.thread)
         ds__activity_tls.thread = ds__os_thread_id();
     unsigned depth = ds__activity_tls.depth;
+    ds__activity_tls.last = number;
     out->correlation_id = number;
+    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_await(ds__activity_tls.cause) : 0;
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;
-    out->begin_ns = 0;
-    out->enqueue_ns = ds__now_ns();
+    out->begin_time = 0;
+    out->enqueue_time = ds__activity_clock_early();
     return 1;
 }
 
 /* Gives a note back without a record. */
 DS__SEAM static void ds__activity_cancel(ds__activity_note *note) {
+    ds__spinlock_lock(&ds__activity.lock);
+    ds__activity_return(note->correlation_id);
+    ds__spinlock_unlock(&ds__activity.lock);
     note->correlation_id = 0;
-    atomic_fetch_add(&ds__activity.ended, 1);
 }
 
 /* Gives a note back, and counts its operation as one without a record. */
@@ -6891,15 +7104,23 @@ static ds_device ds__activity_device_of(const ds__op *op, int operand, ds_device
     return device;
 }
 
-/* Fills a record from an operation and its note. The driver adds stream, device, times, result and
-   the number of bytes of a batch. */
+static const char *ds__activity_kind_name(ds_activity_kind kind) {
+    static const char *const names[] = { "none",   "kernel", "copy",   "fill", "host function",
+                                         "record", "wait",   "values", "graph" };
+    return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
+}
+
+/* Fills a record from an operation and its note. The driver adds stream, device, the end, result
+   and the number of bytes of a batch. Times are those of the clock until the record is handed over.
+   */
 DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__activity_note *note,
                                                 ds_device_type type) {
     ds_activity a = { .kind = ds__activity_kind_of(op),
-                      .begin_ns = note->begin_ns,
-                      .enqueue_ns = note->enqueue_ns,
+                      .begin_ns = note->begin_time,
+                      .enqueue_ns = note->enqueue_time,
                       .correlation_id = note->correlation_id,
                       .external_id = note->external_id,
+                      .cause_id = note->cause,
                       .call = note->call,
                       .file = op->file,
                       .line = op->file ? op->line : 0,
@@ -6918,22 +7139,38 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
     return a;
 }
 
-/* Writes the record of a note and gives the note back. */
-DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
+/* Takes the place of the next record, with the lock. NULL: there is none. */
+static inline ds_activity *ds__activity_place(void) {
     ds__spinlock_lock(&ds__activity.lock);
     size_t n = ds__activity.count;
-    int full = n == ds__activity.capacity;
-    if (!full) {
-        ds__activity.buffer[ds__activity.filling][n] = *record;
-        ds__activity.count = n + 1;
-    }
-    size_t half = ds__activity.capacity / 2;
+    if (DS__UNLIKELY(n == atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed)))
+        return NULL;
+    ds__activity.count = n + 1;
+    return &ds__activity.buffer[ds__activity.filling][n];
+}
+
+/* Releases the lock when the record is written. number: the note that is given back, or 0. */
+static inline void ds__activity_placed(const ds_activity *place, uint64_t number) {
+    size_t n = ds__activity.count;
+    int is_half = n == atomic_load_explicit(&ds__activity.capacity, memory_order_relaxed) / 2;
+    if (number)
+        ds__activity_return(number);
     ds__spinlock_unlock(&ds__activity.lock);
-    if (full)
+    if (DS__UNLIKELY(!place))
         atomic_fetch_add_explicit(&ds__activity.dropped, 1, memory_order_relaxed);
-    else if (n + 1 == half)
+    else if (DS__UNLIKELY(is_half))
         ds__activity_wake();
-    ds__activity_cancel(note);
+}
+
+/* Writes a record. note: is given back, or NULL for the record of a node, whose launch has a note
+   that is not given back yet. */
+DS__SEAM static void ds__activity_write(const ds_activity *record, ds__activity_note *note) {
+    ds_activity *place = ds__activity_place();
+    if (place)
+        *place = *record;
+    ds__activity_placed(place, note ? note->correlation_id : 0);
+    if (note)
+        note->correlation_id = 0;
 }
 
 /* base/state.h - global state, bookkeeping memory and log.
@@ -9744,7 +9981,15 @@ struct ds__cpu_stream {
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
     uint64_t handle;               /* of its creation or wrapping; for records of activity */
     ds__activity_note note;        /* of the next operation; the owner of the stream has it */
+    /* the last operation that was enqueued with a note, except records of events */
+    _Atomic uint64_t last_id;
 };
+
+/* A token: all work of the stream up to the number. */
+typedef struct ds__cpu_token {
+    ds__cpu_stream *stream;
+    uint64_t upto;
+} ds__cpu_token;
 
 /* The virtual time of a stream. */
 typedef struct ds__cpu_virtual {
@@ -9787,6 +10032,7 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
+    uint64_t cause;   /* last_id of the stream at the record */
     uint64_t capture; /* not 0: recorded in the capture with this number */
     uint32_t *deps;   /* recorded in a capture: the nodes of its graph that the event stands for */
     uint32_t dep_count;
@@ -9954,6 +10200,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* cpu/activity.h */
 static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op);
+static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note, uint64_t number, uint64_t *time);
 static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op);
 static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op, uint64_t number);
 static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op);
@@ -9979,6 +10226,7 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 
 /* cpu/graph_launch.h */
+static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream);
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who);
 static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
@@ -10175,6 +10423,12 @@ _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <
                    sizeof(((ds__cpu_block *)0)->data),
                "a block holds the largest batch, with a note before it");
 
+/* Bytes of a note in a queue. */
+#define DS__CPU_NOTE_BYTES 48u
+
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.note) == DS__CPU_NOTE_BYTES,
+               "a note has no gap behind it");
+
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
     static const size_t size[] = {
@@ -10193,7 +10447,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_CONDITION] = offsetof(ds__op, u.own.size),
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
-        [DS__CPU_OP_NOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.note,
+        [DS__CPU_OP_NOTE] = DS__CPU_NOTE_BYTES,
     };
     size_t n;
     if (op->kind == DS__OP_KERNEL)
@@ -12294,16 +12548,20 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     return DS__CPU_EMPTY;
 }
 
-/* Returns 1 for a launch of one item of a kernel that has been short so far, on a stream and device
-   without failure. Each 256th such launch is measured instead. */
-static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
-    if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
-        ds__cpu_modes(DS__CPU_SLOWLY))
-        return 0;
+/* Returns 1 if the kernel of a launch has been short so far, and stream and device have not failed.
+   */
+static inline int ds__cpu_is_known_short(const ds__cpu_stream *s, const ds__op *op) {
     uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
     return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
+}
+
+/* Returns 1 for a launch of one item of a kernel that has been short so far. Each 256th such launch
+   is measured instead. */
+static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
+    return op->kind == DS__OP_KERNEL && op->u.kernel.items == 1 && (number & 255u) != 0 &&
+           !ds__cpu_modes(DS__CPU_SLOWLY) && ds__cpu_is_known_short(s, op);
 }
 
 /* Runs and passes a launch for which ds__cpu_is_short returns 1, without a barrier. */
@@ -12376,7 +12634,8 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
     uint64_t count = 0;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    int unfenced = 0; /* 1: the last operation was passed without a barrier */
+    uint64_t time = 0; /* at which the last operation ended, if it was short and has a note */
+    int unfenced = 0;  /* 1: the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) {
             result = DS__CPU_MORE;
@@ -12391,10 +12650,18 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         if (DS__LIKELY(ds__cpu_is_short(s, op, number))) {
             ds__cpu_run_short(s, op, number + 1);
             unfenced = 1;
+        } else if (DS__UNLIKELY(op->kind == DS__CPU_OP_NOTE)) {
+            if (!ds__cpu_run_note(s, op, number + 1, &time)) {
+                number++;
+                continue;
+            }
+            number++;
+            unfenced = 1;
         } else {
             if (unfenced)
                 ds__cpu_pass(s, number);
             unfenced = 0;
+            time = 0;
             result = ds__cpu_run_one(w, s, op, number + 1, who);
             if (DS__UNLIKELY(result != DS__CPU_EMPTY))
                 break;
@@ -13120,13 +13387,16 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
          b = b->all_next) {
         if (b == legacy)
             continue;
+        uint64_t cause = atomic_load(&b->last_id);
         uint64_t tail = atomic_load(&b->submitted);
         if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric))
             continue;
         ds__op wait = { .kind = DS__OP_WAIT };
         wait.u.wait.stream = b;
         wait.u.wait.upto = tail;
+        ds__activity_tls.cause = cause;
         r = ds__cpu_put(legacy, &wait);
+        ds__activity_tls.cause = 0;
         if (r == DS_OK)
             b->seen_by_legacy = tail;
     }
@@ -13138,13 +13408,16 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
    put lock are held. */
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
+    uint64_t cause = atomic_load(&legacy->last_id);
     uint64_t tail = atomic_load(&legacy->submitted);
     if (tail == s->legacy_seen || (atomic_load(&legacy->done) >= tail && !ds__cpu.fabric))
         return DS_OK;
     ds__op wait = { .kind = DS__OP_WAIT };
     wait.u.wait.stream = legacy;
     wait.u.wait.upto = tail;
+    ds__activity_tls.cause = cause;
     ds_result r = ds__cpu_put(s, &wait);
+    ds__activity_tls.cause = 0;
     if (r == DS_OK)
         s->legacy_seen = tail;
     return r;
@@ -13291,13 +13564,15 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
         if (note)
-            note->begin_ns = ds__now_ns();
+            note->begin_time = ds__activity_clock();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        if (note)
+        if (note) {
+            atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
             ds__cpu_note_write(s, op, note, NULL);
+        }
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);
@@ -13357,8 +13632,6 @@ static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
-                                     uint64_t upto);
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
 
@@ -13452,8 +13725,11 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     }
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
-                                     uint64_t upto) {
+/* cause: the last operation of `on` up to the number, for records of activity; 0: not known. */
+static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_token on_token,
+                                     uint64_t cause) {
+    ds__cpu_stream *on = on_token.stream;
+    uint64_t upto = on_token.upto;
     /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
        ordered by it. */
     if ((on == s ||
@@ -13464,7 +13740,10 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     wait.kind = DS__OP_WAIT;
     wait.u.wait.stream = on;
     wait.u.wait.upto = upto;
-    return ds__cpu_enqueue(s, &wait, NULL);
+    ds__activity_tls.cause = cause;
+    ds_result r = ds__cpu_enqueue(s, &wait, NULL);
+    ds__activity_tls.cause = 0;
+    return r;
 }
 
 /* Brings the token of an event that processes share up to date. wait: the caller will wait for the
@@ -13485,12 +13764,13 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
+        uint64_t cause = e->cause;
         ds__spinlock_unlock(&e->lock);
         if (DS__LIKELY(!capture)) {
             if (!on)
                 return DS_OK;
             r = ds__cpu_event_watch(e, on, upto);
-            return r < 0 ? r : ds__cpu_submit_wait(s, op, on, upto);
+            return r < 0 ? r : ds__cpu_submit_wait(s, op, (ds__cpu_token){ on, upto }, cause);
         }
         if (ds__cpu_fork_event(s, e, &r))
             return r;
@@ -13505,8 +13785,9 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
         return DS_OK;
     if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
         return r;
+    uint64_t cause = atomic_load(&other->last_id);
     r = ds__cpu_mark(other, &upto);
-    return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
+    return r < 0 ? r : ds__cpu_submit_wait(s, op, (ds__cpu_token){ other, upto }, cause);
 }
 
 /* cpu/activity.h - records of operations, and the paths of operations with notes.
@@ -13523,6 +13804,14 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
    Threads: submitters, and owners of streams. ds__cpu_activity_set is called by the thread that
    starts or ends a recording. */
 
+/* Keeps the id of an operation that was enqueued: after `submitted`, so that a thread that reads
+   the id first and then `submitted` gets a number that includes the operation. The put lock is
+   held. */
+static void ds__cpu_last_set(ds__cpu_stream *s, const ds__op *op, uint64_t id) {
+    if (op->kind != DS__OP_RECORD)
+        atomic_store_explicit(&s->last_id, id, memory_order_release);
+}
+
 /* Enqueues an operation with the notes that it needs. The put lock is held. */
 __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op) {
     ds__activity_note note;
@@ -13531,23 +13820,28 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
         if (r < 0)
             return r;
     }
-    if (!ds__activity_note_begin(op, &note))
+    if (s->kind == DS__STREAM_LANE || !ds__activity_note_begin(op, &note))
         return ds__cpu_put_plain(s, op);
 
-    ds__op head = { .kind = DS__CPU_OP_NOTE, .line = note.thread, .file = note.call };
-    size_t head_bytes = ds__cpu_op_bytes(&head);
+    /* in place: a whole operation on the stack would be cleared first */
+    size_t head_bytes = DS__CPU_NOTE_BYTES;
     char *at = ds__cpu_room(s, head_bytes + ds__cpu_op_bytes(op));
     if (!at) {
         ds__activity_cancel(&note);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     }
-    head.u.note.correlation_id = note.correlation_id;
-    head.u.note.external_id = note.external_id;
-    head.u.note.enqueue_ns = note.enqueue_ns;
-    memcpy(at, &head, head_bytes);
+    ds__op *head = (ds__op *)(void *)at;
+    head->kind = DS__CPU_OP_NOTE;
+    head->line = note.thread;
+    head->file = note.call;
+    head->u.note.correlation_id = note.correlation_id;
+    head->u.note.external_id = note.external_id;
+    head->u.note.enqueue_time = note.enqueue_time;
+    head->u.note.cause = note.cause;
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
     atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    ds__cpu_last_set(s, op, note.correlation_id);
     return DS_OK;
 }
 
@@ -13559,7 +13853,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
     a.result = f ? f->code : DS_OK;
     a.stream.id = s->handle;
     a.device = ds_cpu(s->device);
-    a.end_ns = ds__now_ns();
+    a.end_ns = ds__activity_clock();
     ds__activity_write(&a, note);
 }
 
@@ -13567,28 +13861,122 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
 static void ds__cpu_note_take(ds__cpu_stream *s, const ds__op *op) {
     s->note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
                                    .external_id = op->u.note.external_id,
-                                   .enqueue_ns = op->u.note.enqueue_ns,
+                                   .enqueue_time = op->u.note.enqueue_time,
+                                   .cause = op->u.note.cause,
                                    .call = op->file,
                                    .thread = op->line };
 }
 
-/* Does what precedes an operation: takes a note, or reads the clock for an operation with a note.
+/* Returns 1 if the operation is a node of a launch, and nodes have records. */
+static int ds__cpu_is_node(const ds__cpu_stream *s, const ds__op *op) {
+    return s->kind == DS__STREAM_LANE &&
+           atomic_load_explicit(&ds__activity.nodes, memory_order_relaxed) &&
+           ds__activity_kind_of(op) != DS_ACTIVITY_NONE;
+}
+
+/* Writes the record of a node that ends now, if its launch has a note. */
+static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cpu_failure *f) {
+    uint64_t stream = 0;
+    uint64_t launch = ds__cpu_launch_id(s, &stream);
+    if (launch && s->note.begin_time) {
+        ds_activity a = ds__activity_record(op, &s->note, DS_DEVICE_CPU);
+        if (!a.name)
+            a.name = ds__activity_kind_name(a.kind);
+        a.kind = (ds_activity_kind)DS__ACTIVITY_NODE;
+        a.result = f ? f->code : DS_OK;
+        a.stream.id = stream;
+        a.device = ds_cpu(s->device);
+        a.end_ns = ds__activity_clock();
+        a.enqueue_ns = a.begin_ns;
+        a.cause_id = launch;
+        ds__activity_write(&a, NULL);
+    }
+    s->note.begin_time = 0;
+}
+
+/* Writes the record of a short launch in place. Each member is set, since clearing the whole record
+   first takes longer than all the rest. */
+static inline void ds__cpu_short_write(const ds__cpu_stream *s, const ds__op *note,
+                                       const ds__op *op, ds_activity *a) {
+    a->kind = DS_ACTIVITY_KERNEL;
+    a->result = DS_OK;
+    a->stream.id = s->handle;
+    a->device = ds_cpu(s->device);
+    a->enqueue_ns = note->u.note.enqueue_time;
+    a->bytes = 0;
+    a->count = 1;
+    a->correlation_id = note->u.note.correlation_id;
+    a->external_id = note->u.note.external_id;
+    a->name = ds__activity_name(op->u.kernel.kernel);
+    a->call = note->file;
+    a->file = op->file;
+    a->line = op->file ? op->line : 0;
+    a->thread = note->line;
+    a->dst_device = a->src_device = (ds_device){ 0 };
+    a->cause_id = 0;
+    for (size_t i = 0; i < sizeof a->reserved / sizeof a->reserved[0]; i++)
+        a->reserved[i] = 0;
+}
+
+/* Runs and passes a short launch with its note, and writes its record. *time: the end of the
+   operation before, which is the begin of this one if it was enqueued by then; 0: not known. The
+   end may be read a little early, which cannot contradict an order. */
+static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const ds__op *op,
+                                    uint64_t number, uint64_t *time) {
+    uint64_t begin = *time >= note->u.note.enqueue_time ? *time : ds__activity_clock();
+    int status = op->u.kernel.kernel->cpu_fn(0, 1, (const char *)op + DS__CPU_ARGS_AT);
+    if (DS__UNLIKELY(status != 0))
+        ds__cpu_kernel_failed(s, op, status, number);
+    uint64_t end = ds__activity_clock_early();
+    *time = end;
+    (void)ds__activity_name(op->u.kernel.kernel); /* its first call takes the lock */
+    ds_activity *place = ds__activity_place();
+    if (DS__LIKELY(place != NULL)) {
+        ds__cpu_short_write(s, note, op, place);
+        place->begin_ns = begin;
+        place->end_ns = end;
+        if (DS__UNLIKELY(status != 0))
+            place->result = ds__cpu_failed(s, number)->code;
+    }
+    ds__activity_placed(place, note->u.note.correlation_id);
+    s->head_at += (uint32_t)(DS__CPU_NOTE_BYTES + ds__cpu_op_bytes(op));
+    ds__cpu_pass_short(s, number);
+}
+
+/* Takes the note of the next operation. If that is a short launch, runs it at once and returns 1:
+   also the operation has passed. number: of the note. Nobody waits for the number of a note, so no
+   barrier is needed. */
+__attribute__((noinline)) static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note,
+                                                      uint64_t number, uint64_t *time) {
+    const ds__op *op = (const ds__op *)(const void *)((const char *)note + DS__CPU_NOTE_BYTES);
+    if (op->kind == DS__OP_KERNEL && op->u.kernel.items == 1 && (number & 511u) != 1 &&
+        ds__cpu_modes(DS__CPU_SLOWLY) == DS__CPU_NOTED && ds__cpu_is_known_short(s, op)) {
+        ds__cpu_run_short_noted(s, note, op, number + 1, time);
+        return 1;
+    }
+    ds__cpu_note_take(s, note);
+    s->head_at += DS__CPU_NOTE_BYTES;
+    atomic_store_explicit(&s->done, number, memory_order_release);
+    return 0;
+}
+
+/* Does what precedes an operation: reads the clock for an operation with a note.
    An operation begins when its stream first comes to it, but a host function when its thread
    does. */
 __attribute__((noinline)) static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op) {
     int is_host = op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK;
-    if (op->kind == DS__CPU_OP_NOTE)
-        ds__cpu_note_take(s, op);
-    else if (s->note.correlation_id && (is_host || !s->note.begin_ns))
-        s->note.begin_ns = ds__now_ns();
+    if ((s->note.correlation_id || ds__cpu_is_node(s, op)) && (is_host || !s->note.begin_time))
+        s->note.begin_time = ds__activity_clock();
 }
 
 /* Does what follows a complete operation, before it is passed: writes its record, and sets the
    virtual time of the stream. */
 __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op,
                                                         uint64_t number) {
-    if (s->note.correlation_id && op->kind != DS__CPU_OP_NOTE)
+    if (s->note.correlation_id)
         ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
+    else if (s->note.begin_time)
+        ds__cpu_node_write(s, op, ds__cpu_failed(s, number));
     if (s->virt) {
         (void)ds__cpu_values_look(s->virt->time);
         ds__cpu_virtual_pass(s);
@@ -13607,6 +13995,79 @@ __attribute__((noinline)) static int ds__cpu_at_once_noted(ds__cpu_stream *s, co
     if (noted && !ran)
         ds__activity_cancel(&note);
     return ran;
+}
+
+static uint64_t ds__cpu_activity_last(const void *object, int is_event) {
+    const ds__cpu_stream *s = object;
+    return is_event ? ((const ds__cpu_event *)object)->cause : atomic_load(&s->last_id);
+}
+
+#define DS__CPU_RACES __attribute__((no_sanitize("thread"), no_sanitize("address")))
+
+/* Copies bytes that another thread may change; memcpy would be checked. */
+DS__CPU_RACES static void ds__cpu_standing_copy(void *to, const void *from, size_t size) {
+    for (size_t i = 0; i < size; i++)
+        ((volatile char *)to)[i] = ((const volatile char *)from)[i];
+}
+
+/* Copies the next operation of a stream, behind its note, and the note. Returns 0 if there is none,
+   or if the stream went on meanwhile: then it does not stand. The owner may run the stream: the
+   race is meant to be one, and memory of queues stays readable until the driver stops. */
+DS__CPU_RACES static int ds__cpu_standing_read(ds__cpu_stream *s, ds__op *op,
+                                               ds__activity_note *note) {
+    uint64_t done = atomic_load(&s->done);
+    const ds__cpu_block *block = s->head;
+    if (done >= atomic_load(&s->submitted) || !block)
+        return 0;
+    const char *at = block->data + s->head_at;
+    if (((const ds__op *)(const void *)at)->kind == DS__OP_JUMP && block->next)
+        at = block->next->data;
+    ds__cpu_standing_copy(note, &s->note, sizeof *note);
+    ds__cpu_standing_copy(op, at, DS__CPU_NOTE_BYTES);
+    if (op->kind == DS__CPU_OP_NOTE) {
+        *note = (ds__activity_note){ .correlation_id = op->u.note.correlation_id,
+                                     .external_id = op->u.note.external_id,
+                                     .enqueue_time = op->u.note.enqueue_time,
+                                     .cause = op->u.note.cause,
+                                     .call = op->file,
+                                     .thread = op->line };
+        at += DS__CPU_NOTE_BYTES;
+        ds__cpu_standing_copy(op, at, DS__CPU_NOTE_BYTES);
+    }
+    size_t bytes = op->kind <= DS__CPU_OP_NOTE ? ds__cpu_op_bytes(op) : 0;
+    ds__cpu_standing_copy(op, at, bytes < sizeof *op ? bytes : sizeof *op);
+    return atomic_load(&s->done) == done && note->correlation_id &&
+           ds__activity_kind_of(op) != DS_ACTIVITY_NONE;
+}
+
+/* Makes the record of the operation at which a stream stands. Returns 0 if it has none. */
+static int ds__cpu_standing_get(ds__cpu_stream *s, ds__activity_standing *out) {
+    ds__op op;
+    ds__activity_note note;
+    ds__clock_line line = { .rate = 0 };
+    memset(&op, 0, sizeof op);
+    if (!ds__cpu_standing_read(s, &op, &note))
+        return 0;
+    out->record = ds__activity_record(&op, &note, DS_DEVICE_CPU);
+    out->record.begin_ns = ds__activity_ns(&line, note.begin_time);
+    out->record.enqueue_ns = ds__activity_ns(&line, note.enqueue_time);
+    out->record.stream.id = s->handle;
+    out->record.device = ds_cpu(s->device);
+    out->on = op.kind == DS__OP_WAIT ? ((ds__cpu_stream *)op.u.wait.stream)->handle : 0;
+    return 1;
+}
+
+static size_t ds__cpu_activity_standing(ds__activity_standing *out, size_t room) {
+    size_t count = 0;
+    for (int i = 0; i < ds__cpu.devices; i++) {
+        ds__cpu_device *d = &ds__cpu.device[i];
+        ds__spinlock_lock(&d->lock);
+        for (ds__cpu_stream *s = d->streams; s && count < room; s = s->all_next)
+            if (s->kind != DS__STREAM_LANE)
+                count += (size_t)ds__cpu_standing_get(s, &out[count]);
+        ds__spinlock_unlock(&d->lock);
+    }
+    return count;
 }
 
 static void ds__cpu_activity_set(int on) {
@@ -13889,12 +14350,6 @@ static ds_result ds__cpu_copy_now(const ds__op *op) {
    capture lock is taken before the wait. The waits hold no lock of the driver.
    Threads: caller's threads, any number at once. */
 
-/* A token for the last operation of a stream. */
-typedef struct ds__cpu_token {
-    ds__cpu_stream *stream;
-    uint64_t upto;
-} ds__cpu_token;
-
 /* The work that was pending at some time, without the tokens that were found to be done since. */
 typedef struct ds__cpu_pending {
     size_t count;
@@ -14101,10 +14556,10 @@ static ds__cpu_stamp *ds__cpu_stamp_create(void) {
     return stamp;
 }
 
-/* Lets the event stand for this number of the stream, with this stamp (NULL: none) instead of its
-   former one. */
-static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
-                              ds__cpu_stamp *stamp) {
+/* Lets the event stand for the token, with this stamp (NULL: none) instead of its former one.
+   cause: the operation behind which it is recorded, for records of activity; 0: not known. */
+static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_token token, ds__cpu_stamp *stamp,
+                              uint64_t cause) {
     uint32_t *deps = NULL;
     ds__spinlock_lock(&e->lock);
     int captured = e->capture != 0;
@@ -14118,9 +14573,10 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
         e->capture = 0;
     }
     ds__cpu_stamp *old = e->stamp;
-    e->stream = s;
-    e->upto = upto;
+    e->stream = token.stream;
+    e->upto = token.upto;
     e->stamp = stamp;
+    e->cause = cause;
     ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
         ds__mutex_unlock(&ds__g.capture_lock);
@@ -14151,6 +14607,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_stamp *stamp = NULL;
     uint64_t upto;
     ds_result r;
+    uint64_t cause = atomic_load_explicit(&s->last_id, memory_order_acquire); /* before the mark */
     if (e->flags & DS_EVENT_TIMING) {
         stamp = ds__cpu_stamp_create();
         if (!stamp)
@@ -14170,7 +14627,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_stamp_unref(stamp);
         return r;
     }
-    ds__cpu_event_set(e, s, upto, stamp);
+    ds__cpu_event_set(e, (ds__cpu_token){ s, upto }, stamp, cause);
     if (DS__UNLIKELY(e->registry != NULL))
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;
@@ -15494,7 +15951,9 @@ typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
     uint64_t ticket;
-    uint32_t next; /* the lanes before this one are done */
+    uint64_t id;     /* of its record of activity; 0: it has none */
+    uint64_t stream; /* handle of the launching stream */
+    uint32_t next;   /* the lanes before this one are done */
     int started;
     ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
     /* of record nodes; NULL for events that processes do not share */
@@ -16226,7 +16685,8 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
             continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
-        ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
+        ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
+                          ds__cpu_modes(DS__CPU_NOTED) ? ds__activity_tls.last : 0);
         if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
@@ -16331,11 +16791,21 @@ static void ds__cpu_forgive(ds__cpu_stream *s) {
     atomic_store(&s->failure, NULL);
 }
 
+/* Returns the id of the launch of a lane; 0: it has no record. *out_stream: the handle of its
+   stream. */
+static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream) {
+    *out_stream = s->launch->stream;
+    return s->launch->id;
+}
+
 /* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
    itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
+    run->stream = s->handle;
+    run->id =
+        s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_stream *lane = x->lane[i];
         lane->lane_base = x->base[i] + run->ticket * x->operations[i];
@@ -16343,6 +16813,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->head = run->plan->block[i];
         lane->head_at = 0;
         lane->share = s->share;
+        lane->note = (ds__activity_note){ .external_id = i + 1 };
         if (s->virt)
             lane->virt->time = s->virt->time;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY))
@@ -17678,6 +18149,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_stream_named,
                                            ds__cpu_activity_set,
                                            ds__cpu_activity_collect,
+                                           ds__cpu_activity_last,
+                                           ds__cpu_activity_standing,
                                            ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)
@@ -18766,6 +19239,7 @@ typedef struct ds__cuda_stream {
     int kind; /* DS__STREAM_* */
     int priority;
     uint64_t handle_id;       /* of its creation or wrapping; for records of activity */
+    _Atomic uint64_t last_id; /* the last operation with a record, except records of events */
     _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
@@ -18788,6 +19262,7 @@ typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
     _Atomic uint64_t capture; /* number of the capture of the last record; 0: outside of captures */
+    _Atomic uint64_t cause;   /* last_id of the stream at the record */
     /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;
@@ -26110,7 +26585,7 @@ enum {
     DS__CUDA_BASE_TRIES = 4,
     DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
     DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 256
+    DS__CUDA_ENDS = 4096
 };
 
 /* An operation with an event before and one behind it. */
@@ -26267,6 +26742,7 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
+    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
@@ -26292,6 +26768,8 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     }
     p->note = note;
     p->record = ds__activity_record(op, &note, DS_DEVICE_CUDA);
+    p->record.enqueue_ns = enqueue_ns;
+    p->record.reserved[0] = DS__ACTIVITY_IN_NS;
     p->record.stream.id = s->handle_id;
     p->record.device = ds_cuda(s->device);
     if (op->kind == DS__OP_COPY_BATCH)
@@ -26348,7 +26826,7 @@ static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
     int64_t since = (int64_t)((double)before * 1e6);
     uint64_t begin = (uint64_t)((int64_t)base->ns + since);
     uint64_t end = begin + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 56) % DS__CUDA_ENDS;
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
     if (begin < a->enqueue_ns)
         begin = a->enqueue_ns;
     if (ds__cuda_activity.ends[place].stream == a->stream.id &&
@@ -26452,6 +26930,53 @@ static int ds__cuda_activity_collect(void) {
     return pending;
 }
 
+static uint64_t ds__cuda_activity_last(const void *object, int is_event) {
+    return is_event ? atomic_load(&((const ds__cuda_event *)object)->cause)
+                    : atomic_load(&((const ds__cuda_stream *)object)->last_id);
+}
+
+/* The oldest pending pair of each stream. While ds__cuda_activity_collect looks at the pairs, there
+   are none in the list. */
+static size_t ds__cuda_activity_standing(ds__activity_standing *out, size_t room) {
+    size_t count = 0;
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    for (const ds__cuda_pair *p = ds__cuda_activity.first; p && count < room; p = p->next) {
+        size_t i = 0;
+        while (i < count && out[i].record.stream.id != p->record.stream.id)
+            i++;
+        if (i < count)
+            continue;
+        out[count] = (ds__activity_standing){ .record = p->record };
+        out[count++].record.begin_ns = 0;
+    }
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    return count;
+}
+
+/* Returns the operation for which a wait waits; 0: not known, or another operation. */
+static uint64_t ds__cuda_wait_cause(const ds__op *op) {
+    if (op->kind == DS__OP_WAIT || op->kind == DS__OP_EXTERNAL_WAIT)
+        return ds__cuda_activity_last(op->u.event.event, 1);
+    return op->kind == DS__OP_WAIT_STREAM ? ds__cuda_activity_last(op->u.wait.stream, 0) : 0;
+}
+
+/* Lets the events that an operation records stand for the operation before it, or for the launch of
+   the graph that records them. id: of the operation; 0: it has no record. */
+static void ds__cuda_causes_set(ds__cuda_stream *s, const ds__op *op, uint64_t id) {
+    if (op->kind == DS__OP_RECORD || op->kind == DS__OP_EXTERNAL_RECORD) {
+        ds__cuda_event *e = op->u.event.event;
+        atomic_store(&e->cause, atomic_load(&s->last_id));
+        return;
+    }
+    if (id)
+        atomic_store(&s->last_id, id);
+    for (uint32_t i = 0; id && op->kind == DS__OP_GRAPH && i < op->u.graph.body->count; i++) {
+        const ds__node *n = op->u.graph.body->node[i];
+        if (n->kind == DS_NODE_EVENT_RECORD)
+            atomic_store(&((ds__cuda_event *)n->op.u.event.event)->cause, id);
+    }
+}
+
 static void ds__cuda_activity_set(int on) {
     (void)on;
 }
@@ -26463,15 +26988,20 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream
     ds__cuda_pair *p = NULL;
     if (atomic_load_explicit(&ds__activity.on, memory_order_relaxed)) {
         ds__tls.mute++;
+        ds__activity_tls.cause = ds__cuda_wait_cause(op);
         p = ds__cuda_pair_begin(s, op);
+        ds__activity_tls.cause = 0;
         ds__tls.mute--;
     }
+    uint64_t id = p ? p->note.correlation_id : 0;
     ds_result r = usual ? ds__cuda_put(s, op) : ds__cuda_submit_watched(s, op);
     if (p) {
         ds__tls.mute++;
         ds__cuda_pair_end(s, op, p, r);
         ds__tls.mute--;
     }
+    if (r == DS_OK)
+        ds__cuda_causes_set(s, op, id);
     return r;
 }
 
@@ -27742,6 +28272,8 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_stream_named,
                                             ds__cuda_activity_set,
                                             ds__cuda_activity_collect,
+                                            ds__cuda_activity_last,
+                                            ds__cuda_activity_standing,
                                             ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)
@@ -27828,12 +28360,29 @@ typedef struct ds__layer {
     const ds__driver *(*apply)(const ds__driver *next, int backend);
     ds__observer_fn observer;
     ds_result (*configure)(const char *options); /* or NULL */
+    ds_result (*start)(void);                    /* the last step of the start, or NULL */
 } ds__layer;
 
-/* The layer of devstream_check.h, which defines it; otherwise it has no name. */
+/* The layers of devstream_check.h and devstream_trace.h, which define them; otherwise they have no
+   name. */
 static ds__layer ds__check_layer;
+static ds__layer ds__trace_layer;
 
-enum { DS__CHECK_OPTIONS = 512 }; /* size of the text of its options */
+enum { DS__LAYER_OPTIONS = 512 }; /* size of the text of a layer's options */
+
+/* ---- activity -------------------------------------------------------------------------------- */
+
+/* Recordings that run at the same time. */
+enum { DS__ACTIVITY_PROGRAM, DS__ACTIVITY_TRACE, DS__ACTIVITY_CLIENTS };
+
+/* Start, end and flush a recording, as ds_activity_start, ds_activity_stop and ds_activity_flush do
+   for the program. The callback of the trace layer also gets nodes of launches, and empty batches:
+   it is invoked ten times in a second. */
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc);
+static ds_result ds__activity_client_stop(int client);
+static ds_result ds__activity_client_flush(int client);
+/* Asks the thread of the recordings to invoke the callbacks soon. Takes no lock. */
+static void ds__activity_urge(void);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -28213,14 +28762,22 @@ static ds_result ds__fault_parse(const char *text) {
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
 
-#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL },
+#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL, NULL },
 static const ds__layer ds__own_layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 
 /* Layers of headers above the core, outside of those above. They are tentative definitions: if the
-   header is not compiled, the layer has no name. */
-static const ds__layer *const ds__upper_layers[] = { &ds__check_layer };
-static const char *const ds__upper_headers[] = { "check" };
+   header is not compiled, the layer has no name. The trace layer is nearest to the program: it sees
+   how long calls block. */
+enum { DS__UPPER_CHECK, DS__UPPER_TRACE, DS__UPPER_LAYERS };
+
+static const ds__layer *const ds__upper_layers[] = { &ds__check_layer, &ds__trace_layer };
+static const char *const ds__upper_headers[] = { "check", "trace" };
+
+/* Options of the upper layers; NULL: none. */
+typedef struct ds__layer_options {
+    const char *text[DS__UPPER_LAYERS];
+} ds__layer_options;
 
 enum {
     DS__OWN_LAYERS = sizeof ds__own_layers / sizeof ds__own_layers[0],
@@ -28251,29 +28808,44 @@ static ds_result ds__layer_missing(size_t i) {
                     ds__layer_name(i), ds__layer_name(i));
 }
 
-/* Adds the check layer if it has options. */
-static ds_result ds__layers_read_check(const char *options, unsigned *layers) {
-    size_t i = DS__OWN_LAYERS;
-    if (!options || !*options || strcmp(options, "0") == 0)
-        return DS_OK;
-    DS__REQUIRE(strlen(options) < DS__CHECK_OPTIONS,
-                "the options of the check layer have %zu characters; at most %d are allowed",
-                strlen(options), DS__CHECK_OPTIONS - 1);
-    *layers |= 1u << i;
-    return ds__layer_at(i)->name ? DS_OK : ds__layer_missing(i);
-}
-
-/* Passes the options of the check layer to it, if it is on. */
-static ds_result ds__layers_configure(unsigned layers, const char *options) {
-    if (!(layers & 1u << DS__OWN_LAYERS))
-        return DS_OK;
-    return ds__layer_at(DS__OWN_LAYERS)->configure(options ? options : "");
+/* Adds the upper layers that have options. */
+static ds_result ds__layers_read_options(const ds__layer_options *options, unsigned *layers) {
+    for (size_t k = 0; k < DS__UPPER_LAYERS; k++) {
+        size_t i = DS__OWN_LAYERS + k;
+        const char *text = options->text[k];
+        if (!text || !*text || strcmp(text, "0") == 0)
+            continue;
+        DS__REQUIRE(strlen(text) < DS__LAYER_OPTIONS,
+                    "the options of the %s layer have %zu characters; at most %d are allowed",
+                    ds__layer_name(i), strlen(text), DS__LAYER_OPTIONS - 1);
+        *layers |= 1u << i;
+        if (!ds__layer_at(i)->name)
+            return ds__layer_missing(i);
+    }
+    return DS_OK;
 }
 
 /* Lets the layers forget their options after a start that has failed. */
 static void ds__layers_forget(unsigned layers) {
-    if (layers & 1u << DS__OWN_LAYERS)
-        DS_IGNORE(ds__layer_at(DS__OWN_LAYERS)->configure(NULL));
+    for (size_t i = DS__OWN_LAYERS; i < DS__LAYER_COUNT; i++)
+        if (layers & 1u << i)
+            DS_IGNORE(ds__layer_at(i)->configure(NULL));
+}
+
+/* Passes their options to the upper layers that are on. */
+static ds_result ds__layers_configure(unsigned layers, const ds__layer_options *options) {
+    for (size_t k = 0; k < DS__UPPER_LAYERS; k++) {
+        const char *text = options->text[k];
+        if (!(layers & 1u << (DS__OWN_LAYERS + k)))
+            continue;
+        int given = text && strcmp(text, "0") != 0;
+        ds_result r = ds__upper_layers[k]->configure(given ? text : "");
+        if (r < 0) {
+            ds__layers_forget(layers);
+            return r;
+        }
+    }
+    return DS_OK;
 }
 
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
@@ -28305,6 +28877,15 @@ static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *dri
         if (layers & 1u << i)
             driver = ds__layer_at(i)->apply(driver, backend);
     return driver;
+}
+
+/* The last step of the start. */
+static ds_result ds__layers_start(unsigned layers) {
+    ds_result r = DS_OK;
+    for (size_t i = DS__OWN_LAYERS; i < DS__LAYER_COUNT && r == DS_OK; i++)
+        if (layers & 1u << i && ds__layer_at(i)->start)
+            r = ds__layer_at(i)->start();
+    return r;
 }
 
 /* Sets the observers; 0: removes them. */
@@ -28412,6 +28993,14 @@ static ds_result ds__start_log(void) {
     return DS_OK;
 }
 
+/* Returns the options of the layers: those of ds_init, else those of the environment. */
+static ds__layer_options ds__layer_options_get(const ds_init_desc *desc) {
+    ds__layer_options options;
+    options.text[DS__UPPER_CHECK] = desc->check ? desc->check : getenv("DEVSTREAM_CHECK");
+    options.text[DS__UPPER_TRACE] = desc->trace ? desc->trace : getenv("DEVSTREAM_TRACE");
+    return options;
+}
+
 /* Reads the configuration of ds_init and of the environment. Returns the layers. */
 static ds_result ds__start_config(unsigned *out_layers) {
     ds_result r = ds__start_log();
@@ -28421,10 +29010,10 @@ static ds_result ds__start_config(unsigned *out_layers) {
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
     const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
-    const char *check = ds__g.desc.check ? ds__g.desc.check : getenv("DEVSTREAM_CHECK");
+    const ds__layer_options options = ds__layer_options_get(&ds__g.desc);
     r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
     if (r == DS_OK)
-        r = ds__layers_read_check(check, out_layers);
+        r = ds__layers_read_options(&options, out_layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
@@ -28432,7 +29021,7 @@ static ds_result ds__start_config(unsigned *out_layers) {
     if (r == DS_OK)
         r = ds__fault_parse(fault);
     if (r == DS_OK) /* the last step, since it keeps memory and files */
-        r = ds__layers_configure(*out_layers, check);
+        r = ds__layers_configure(*out_layers, &options);
     return r;
 }
 
@@ -28486,6 +29075,8 @@ static ds_result ds__start_all(void) {
         r = ds__device_default_read();
     if (r == DS_OK)
         r = ds__start_handlers();
+    if (r == DS_OK)
+        r = ds__layers_start(layers);
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
@@ -28575,7 +29166,8 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
     static char device[64]; /* a longer text names nothing that is known */
-    static char check[DS__CHECK_OPTIONS];
+    static char check[DS__LAYER_OPTIONS];
+    static char trace[DS__LAYER_OPTIONS];
     ds__drop_desc(); /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
@@ -28596,6 +29188,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->check) {
         snprintf(check, sizeof check, "%s", desc->check);
         ds__g.desc.check = check;
+    }
+    if (desc->trace) {
+        snprintf(trace, sizeof trace, "%s", desc->trace);
+        ds__g.desc.trace = trace;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -28625,13 +29221,14 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
     ds_result r = DS_OK;
     unsigned layers;
+    const ds__layer_options options = { { desc->check, desc->trace } };
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
         r = ds__layers_read(ds__layer_list(desc), &layers);
     if (r == DS_OK)
-        r = ds__layers_read_check(desc->check, &layers);
+        r = ds__layers_read_options(&options, &layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)
@@ -29500,13 +30097,16 @@ static void ds__ranges_deinit(void) {
 
 /* core/activity.h - recordings of activity: start, end, and the thread that hands records over.
 
-   Starts and ends a recording (ds_activity_start, ds_activity_stop). A thread of the library lets
-   the drivers write the records of complete operations, and invokes the callback with batches
-   (ds__activity_main). ds_activity_flush makes it do both at once. Keeps the pushed ids of threads.
+   Starts and ends recordings (ds__activity_client_start, ds__activity_client_stop): one of the
+   program (ds_activity_start), and one of the trace layer, which may run at the same time. A thread
+   of the library lets the drivers write the records of complete operations, and invokes the
+   callbacks with batches (ds__activity_main). ds_activity_flush makes it do both at once. Keeps the
+   pushed ids of threads.
 
-   Invariants: only the thread invokes the callback, so the callback is never invoked twice at once,
-   and no lock of the library is held meanwhile. The thread ends after the last note of an operation
-   and the last flush. The state goes from off to starting, on, ending, and off.
+   Invariants: only the thread invokes callbacks, so a callback is never invoked twice at once, and
+   no lock of the library is held meanwhile. The thread sets a state from ending to off, after the
+   last note of the recording and its batch. It runs while there is a recording, and ends after the
+   last flush. One recording at a time starts or ends (`busy`).
    Locks: none is held over a callback or a wait.
    Threads: any may call. ds__activity_shutdown runs in ds_shutdown. */
 
@@ -29514,40 +30114,88 @@ enum {
     DS__ACTIVITY_LEAST = 16,
     DS__ACTIVITY_MOST = 1 << 24,
     DS__ACTIVITY_USUAL = 16384,
+    DS__ACTIVITY_AWAITED = 65536,       /* operations that are noted because waits wait for them */
     DS__ACTIVITY_PERIOD_NS = 100000000, /* between two batches, if there are few records */
     DS__ACTIVITY_POLL_NS = 1000000,     /* between two looks at pending operations of CUDA */
-    DS__ACTIVITY_END_NS = 50000         /* the same, while the recording ends */
+    DS__ACTIVITY_END_NS = 50000         /* the same, while a recording ends */
 };
 
-enum { DS__ACTIVITY_OFF, DS__ACTIVITY_STARTING, DS__ACTIVITY_ON, DS__ACTIVITY_ENDING };
+enum { DS__ACTIVITY_OFF, DS__ACTIVITY_ON, DS__ACTIVITY_ENDING };
+
+/* One of the recordings that share notes and buffers. */
+typedef struct ds__activity_client {
+    _Atomic int state; /* DS__ACTIVITY_OFF ... */
+    ds_activity_desc desc;
+    uint64_t from; /* its records have the ids behind this one, up to `upto` */
+    _Atomic uint64_t upto;
+} ds__activity_client;
 
 static struct {
-    _Atomic int state;         /* DS__ACTIVITY_OFF ... */
-    _Atomic int ends;          /* 1: the thread ends after the last record */
+    _Atomic int busy;          /* 1: a recording starts or ends */
+    _Atomic uint32_t ending;   /* the client that ends, and 1; 0: none */
+    _Atomic int ends;          /* 1: the thread ends */
     _Atomic int users;         /* calls of ds_activity_flush */
+    _Atomic int urged;         /* 1: records should be handed over now */
     _Atomic uint32_t asked;    /* numbers of flushes */
     _Atomic uint32_t answered; /* callers of flushes sleep on it */
+    _Atomic size_t wanted;     /* capacity */
     ds__os_thread thread;
-    ds_activity_fn fn;
-    void *user;
+    ds__activity_client client[DS__ACTIVITY_CLIENTS];
 } ds__activity_run;
 
-/* Hands over the records that are there. Returns 0 if there are none. */
-static int ds__activity_hand_over(void) {
+/* Hands a batch over to a client. That of the trace layer gets it as it is, and also an empty one.
+   That of the program gets its part, which replaces the records of the batch. */
+static void ds__activity_pass(int client, ds_activity *list, size_t count, uint64_t dropped) {
+    const ds__activity_client *c = &ds__activity_run.client[client];
+    ds_activity_batch batch = { .records = list, .count = count, .dropped = dropped };
+    unsigned kinds = c->desc.kinds ? c->desc.kinds : (2u << DS_ACTIVITY_GRAPH) - 2;
+    uint64_t upto = atomic_load(&c->upto);
+    if (client == DS__ACTIVITY_PROGRAM) {
+        batch.count = 0;
+        for (size_t i = 0; i < count; i++) {
+            uint64_t id = list[i].correlation_id;
+            if (!(kinds >> list[i].kind & 1) || id <= c->from || id > upto)
+                continue;
+            if (batch.count != i)
+                list[batch.count] = list[i];
+            batch.count++;
+        }
+        if (!batch.count && !dropped)
+            return;
+    }
+    c->desc.fn(&batch, c->desc.user);
+}
+
+/* Makes nanoseconds of the times of a record. */
+static void ds__activity_convert(ds__clock_line *line, ds_activity *a) {
+    if (a->reserved[0] != DS__ACTIVITY_IN_NS) {
+        a->begin_ns = ds__activity_ns(line, a->begin_ns);
+        a->end_ns = ds__activity_ns(line, a->end_ns);
+        a->enqueue_ns = ds__activity_ns(line, a->enqueue_ns);
+    }
+    a->reserved[0] = 0;
+}
+
+/* Hands over the records that are there. */
+static void ds__activity_hand_over(void) {
     ds__spinlock_lock(&ds__activity.lock);
     ds_activity_batch batch = { .records = ds__activity.buffer[ds__activity.filling],
                                 .count = ds__activity.count };
+    ds_activity *list = ds__activity.buffer[ds__activity.filling];
     if (batch.count)
         ds__activity.filling = !ds__activity.filling;
     ds__activity.count = 0;
     ds__spinlock_unlock(&ds__activity.lock);
     batch.dropped = atomic_exchange(&ds__activity.dropped, 0);
-    if (!batch.count && !batch.dropped)
-        return 0;
-    if (ds__observer_is_set())
+    ds__activity_clock_pair();
+    ds__clock_line line = { .rate = 0 };
+    for (size_t i = 0; i < batch.count; i++)
+        ds__activity_convert(&line, &list[i]);
+    if ((batch.count || batch.dropped) && ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_ACTIVITY, .activity = &batch });
-    ds__activity_run.fn(&batch, ds__activity_run.user);
-    return 1;
+    for (int i = DS__ACTIVITY_CLIENTS; i-- > 0;)
+        if (atomic_load(&ds__activity_run.client[i].state) != DS__ACTIVITY_OFF)
+            ds__activity_pass(i, list, batch.count, batch.dropped);
 }
 
 /* Lets the drivers write the records of complete operations. Returns 1 if operations are pending
@@ -29566,12 +30214,52 @@ static void ds__activity_answer(uint32_t asked) {
     ds__futex_wake(&ds__activity_run.answered, INT_MAX);
 }
 
-/* Returns 1 if records should be handed over, as half of the buffer is used. */
+/* Returns 1 if records should be handed over, as half of the buffer is used or the trace layer has
+   asked for it. */
 static int ds__activity_is_half(void) {
     ds__spinlock_lock(&ds__activity.lock);
-    int is_half = ds__activity.count >= ds__activity.capacity / 2;
+    int is_half = ds__activity.count >= atomic_load(&ds__activity.capacity) / 2;
     ds__spinlock_unlock(&ds__activity.lock);
-    return is_half;
+    return atomic_exchange(&ds__activity_run.urged, 0) || is_half;
+}
+
+/* Returns 1 if all notes that the end of a recording waits for were given back. */
+static int ds__activity_is_over(void) {
+    ds__spinlock_lock(&ds__activity.lock);
+    int over = ds__activity.left == 0;
+    ds__spinlock_unlock(&ds__activity.lock);
+    return over;
+}
+
+/* Replaces the buffers by greater ones; without memory they stay. Only the thread that hands over
+   may do so: it does not read the other buffer now. */
+static void ds__activity_grow(void) {
+    size_t wanted = atomic_load(&ds__activity_run.wanted);
+    if (wanted <= atomic_load(&ds__activity.capacity))
+        return;
+    ds_activity *fresh[2] = { ds__host_alloc(wanted * sizeof(ds_activity)),
+                              ds__host_alloc(wanted * sizeof(ds_activity)) };
+    if (fresh[0] && fresh[1]) {
+        ds__spinlock_lock(&ds__activity.lock);
+        memcpy(fresh[ds__activity.filling], ds__activity.buffer[ds__activity.filling],
+               ds__activity.count * sizeof(ds_activity));
+        for (int i = 0; i < 2; i++) {
+            ds_activity *old = ds__activity.buffer[i];
+            ds__activity.buffer[i] = fresh[i];
+            fresh[i] = old;
+        }
+        atomic_store(&ds__activity.capacity, wanted);
+        ds__spinlock_unlock(&ds__activity.lock);
+    }
+    ds__host_free(fresh[0]);
+    ds__host_free(fresh[1]);
+}
+
+/* Ends a client after its last batch. */
+static void ds__activity_client_end(int client) {
+    atomic_store(&ds__activity_run.client[client].state, DS__ACTIVITY_OFF);
+    atomic_store(&ds__activity_run.ending, 0);
+    ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
 static void *ds__activity_main(void *unused) {
@@ -29582,21 +30270,25 @@ static void *ds__activity_main(void *unused) {
     for (;;) {
         uint32_t word = atomic_load(&ds__activity.word);
         uint32_t asked = atomic_load(&ds__activity_run.asked);
-        int ends = atomic_load(&ds__activity_run.ends);
+        uint32_t ending = atomic_load(&ds__activity_run.ending);
+        int ends = atomic_load(&ds__activity_run.ends) && !atomic_load(&ds__activity_run.users);
         /* read before the records: a note that is gone has written its record */
-        int over = ends && !ds__activity_is_pending() && !atomic_load(&ds__activity_run.users);
+        int over = ending && ds__activity_is_over();
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
-        if (ends || due || asked != atomic_load(&ds__activity_run.answered) ||
+        ds__activity_grow();
+        if (over || due || asked != atomic_load(&ds__activity_run.answered) ||
             ds__activity_is_half()) {
-            (void)ds__activity_hand_over();
+            ds__activity_hand_over();
             last = ds__now_ns();
         }
         ds__activity_answer(asked);
         if (over)
+            ds__activity_client_end((int)ending - 1);
+        if (ends)
             return NULL;
         uint64_t nap = pending ? DS__ACTIVITY_POLL_NS : DS__ACTIVITY_PERIOD_NS;
-        ds__futex_wait(&ds__activity.word, word, ends ? DS__ACTIVITY_END_NS : nap);
+        ds__futex_wait(&ds__activity.word, word, ending ? DS__ACTIVITY_END_NS : nap);
     }
 }
 
@@ -29605,27 +30297,48 @@ static void ds__activity_free(void) {
         ds__host_free(ds__activity.buffer[i]);
         ds__activity.buffer[i] = NULL;
     }
-    ds__activity.capacity = ds__activity.count = 0;
+    atomic_store(&ds__activity.capacity, 0);
+    ds__activity.count = 0;
+}
+
+/* Returns 1 if a recording runs or ends. */
+static int ds__activity_any(void) {
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++)
+        if (atomic_load(&ds__activity_run.client[i].state) != DS__ACTIVITY_OFF)
+            return 1;
+    return 0;
+}
+
+/* Sets the kinds that have records: those of all recordings that run. */
+static void ds__activity_kinds_set(void) {
+    unsigned kinds = 0;
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++) {
+        const ds__activity_client *c = &ds__activity_run.client[i];
+        if (atomic_load(&c->state) == DS__ACTIVITY_ON)
+            kinds |= c->desc.kinds ? c->desc.kinds : ~0u;
+    }
+    atomic_store(&ds__activity.kinds, kinds);
+    atomic_store(&ds__activity.nodes,
+                 atomic_load(&ds__activity_run.client[DS__ACTIVITY_TRACE].state) ==
+                     DS__ACTIVITY_ON);
 }
 
 /* Allocates the buffers and starts the thread. */
-static ds_result ds__activity_begin(const ds_activity_desc *desc) {
-    size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
+static ds_result ds__activity_begin(size_t capacity) {
     ds__activity.buffer[0] = ds__host_alloc(capacity * sizeof(ds_activity));
     ds__activity.buffer[1] = ds__host_alloc(capacity * sizeof(ds_activity));
-    ds__activity.capacity = capacity;
+    atomic_store(&ds__activity.capacity, capacity);
     ds__activity.count = 0;
     ds__activity.filling = 0;
-    ds__activity_run.fn = desc->fn;
-    ds__activity_run.user = desc->user;
+    atomic_store(&ds__activity_run.wanted, capacity);
     atomic_store(&ds__activity_run.ends, 0);
     atomic_store(&ds__activity_run.answered, atomic_load(&ds__activity_run.asked));
     atomic_store(&ds__activity.dropped, 0);
-    atomic_store(&ds__activity.kinds, desc->kinds ? desc->kinds : ~0u);
     if (!ds__activity.buffer[0] || !ds__activity.buffer[1]) {
         ds__activity_free();
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu records", capacity);
     }
+    ds__activity_clock_begin();
     int error = ds__os_thread_start(&ds__activity_run.thread, ds__activity_main, NULL);
     if (error) {
         ds__activity_free();
@@ -29634,31 +30347,129 @@ static ds_result ds__activity_begin(const ds_activity_desc *desc) {
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b])
             ds__g.driver[b]->activity_set(1);
-    atomic_store(&ds__activity.on, 1);
     return DS_OK;
 }
 
-/* Ends a recording whose state is ending: waits for the recorded operations. */
-static void ds__activity_end(void) {
-    atomic_store(&ds__activity.on, 0);
-    atomic_store(&ds__activity_run.ends, 1);
+/* Wakes the thread and waits until it has handed records over. */
+static void ds__activity_ask(void) {
+    uint32_t mine = atomic_fetch_add(&ds__activity_run.asked, 1) + 1;
     ds__activity_wake();
-    ds__os_thread_join(ds__activity_run.thread);
+    uint32_t answered;
+    while ((int32_t)((answered = atomic_load(&ds__activity_run.answered)) - mine) < 0)
+        ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
+}
+
+/* Notes for which operations waits are enqueued from now on, for arrows. Without memory there are
+   none. */
+static void ds__activity_await_begin(void) {
+    if (atomic_load(&ds__activity.awaited))
+        return;
+    ds__activity.awaited_mask = DS__ACTIVITY_AWAITED - 1;
+    atomic_store(&ds__activity.awaited,
+                 (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
+}
+
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc) {
+    ds__activity_client *c = &ds__activity_run.client[client];
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b])
-            ds__g.driver[b]->activity_set(0);
-    ds__activity_free();
-    atomic_store(&ds__activity_run.state, DS__ACTIVITY_OFF);
+        if (ds__g.driver[b] && ds__g.driver[b]->fabric())
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "activity is not recorded with a fabric, whose operations take "
+                            "virtual time");
+    int idle = 0;
+    if (atomic_load(&c->state) != DS__ACTIVITY_OFF)
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
+    if (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1))
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "a recording starts or ends on another thread; try again afterwards");
+    size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
+    ds_result r = DS_OK;
+    if (client == DS__ACTIVITY_TRACE)
+        ds__activity_await_begin();
+    if (!ds__activity_any()) {
+        r = ds__activity_begin(capacity);
+    } else if (capacity > atomic_load(&ds__activity.capacity)) {
+        atomic_store(&ds__activity_run.wanted, capacity);
+        ds__activity_ask();
+    }
+    if (r == DS_OK) {
+        c->desc = *desc;
+        c->from = atomic_load(&ds__activity.begun);
+        atomic_store(&c->upto, UINT64_MAX);
+        atomic_store(&c->state, DS__ACTIVITY_ON);
+        ds__activity_kinds_set();
+        atomic_store(&ds__activity.on, 1);
+    }
+    atomic_store(&ds__activity_run.busy, 0);
+    return r;
 }
 
-/* Ends the recording and frees the names of kernels, at shutdown after all work. */
-static void ds__activity_shutdown(void) {
+/* Waits for the recorded operations of a client whose state is ON, and ends it. */
+static ds_result ds__activity_client_stop(int client) {
+    ds__activity_client *c = &ds__activity_run.client[client];
+    int idle = 0;
+    while (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1)) {
+        ds__os_sleep(DS__ACTIVITY_END_NS);
+        idle = 0;
+    }
     int on = DS__ACTIVITY_ON;
-    if (atomic_compare_exchange_strong(&ds__activity_run.state, &on, DS__ACTIVITY_ENDING))
-        ds__activity_end();
+    if (!atomic_compare_exchange_strong(&c->state, &on, DS__ACTIVITY_ENDING)) {
+        atomic_store(&ds__activity_run.busy, 0);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+    }
+    ds__activity_kinds_set();
+    int last = 1;
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++)
+        last &= atomic_load(&ds__activity_run.client[i].state) != DS__ACTIVITY_ON;
+    if (last)
+        atomic_store(&ds__activity.on, 0);
+    ds__spinlock_lock(&ds__activity.lock);
+    ds__activity.mark = atomic_load(&ds__activity.begun);
+    ds__activity.left = ds__activity.mark - ds__activity.ended;
+    atomic_store(&c->upto, ds__activity.mark);
+    ds__spinlock_unlock(&ds__activity.lock);
+    atomic_store(&ds__activity_run.ending, (uint32_t)client + 1);
+    ds__activity_wake();
+    while (atomic_load(&ds__activity_run.ending))
+        ds__futex_wait(&ds__activity_run.ending, (uint32_t)client + 1, DS__FOREVER);
+    if (last) {
+        atomic_store(&ds__activity_run.ends, 1);
+        ds__activity_wake();
+        ds__os_thread_join(ds__activity_run.thread);
+        for (int b = 0; b < DS_BACKEND_COUNT; b++)
+            if (ds__g.driver[b])
+                ds__g.driver[b]->activity_set(0);
+        ds__activity_free();
+    }
+    atomic_store(&ds__activity_run.busy, 0);
+    return DS_OK;
 }
 
+/* Asks the thread to hand records over soon. */
+DS__SEAM static void ds__activity_urge(void) {
+    if (atomic_exchange(&ds__activity_run.urged, 1) == 0)
+        ds__activity_wake();
+}
+
+static ds_result ds__activity_client_flush(int client) {
+    atomic_fetch_add(&ds__activity_run.users, 1);
+    int on = atomic_load(&ds__activity_run.client[client].state) == DS__ACTIVITY_ON;
+    if (on)
+        ds__activity_ask();
+    atomic_fetch_sub(&ds__activity_run.users, 1);
+    return on ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+}
+
+/* Ends the recordings, at shutdown after all work. */
+static void ds__activity_shutdown(void) {
+    for (int i = 0; i < DS__ACTIVITY_CLIENTS; i++)
+        if (atomic_load(&ds__activity_run.client[i].state) == DS__ACTIVITY_ON)
+            DS_IGNORE(ds__activity_client_stop(i));
+}
+
+/* Frees what stays until shutdown: names of kernels, and the notes of awaited operations. */
 static void ds__activity_names_free(void) {
+    ds__host_free((void *)atomic_exchange(&ds__activity.awaited, NULL));
     while (ds__activity.names) {
         ds__activity_text *text = ds__activity.names;
         ds__activity.names = text->next;
@@ -29678,41 +30489,17 @@ DSDEF ds_result(ds_activity_start)(const ds_activity_desc *desc) {
                 DS__ACTIVITY_MOST);
     DS__REQUIRE(!(desc->kinds & ~known), "kinds is %#x; bits of %#x are allowed", desc->kinds,
                 known);
-    for (int b = 0; b < DS_BACKEND_COUNT; b++)
-        if (ds__g.driver[b] && ds__g.driver[b]->fabric())
-            return ds__fail(DS_ERR_UNSUPPORTED,
-                            "activity is not recorded with a fabric, whose operations take "
-                            "virtual time");
-    int off = DS__ACTIVITY_OFF;
-    if (!atomic_compare_exchange_strong(&ds__activity_run.state, &off, DS__ACTIVITY_STARTING))
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
-    ds_result r = ds__activity_begin(desc);
-    atomic_store(&ds__activity_run.state, r == DS_OK ? DS__ACTIVITY_ON : DS__ACTIVITY_OFF);
-    return r;
+    return ds__activity_client_start(DS__ACTIVITY_PROGRAM, desc);
 }
 
 DSDEF ds_result(ds_activity_flush)(void) {
     DS__ENTER("ds_activity_flush");
-    atomic_fetch_add(&ds__activity_run.users, 1);
-    int on = atomic_load(&ds__activity_run.state) == DS__ACTIVITY_ON;
-    if (on) {
-        uint32_t mine = atomic_fetch_add(&ds__activity_run.asked, 1) + 1;
-        ds__activity_wake();
-        uint32_t answered;
-        while ((int32_t)((answered = atomic_load(&ds__activity_run.answered)) - mine) < 0)
-            ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
-    }
-    atomic_fetch_sub(&ds__activity_run.users, 1);
-    return on ? DS_OK : ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
+    return ds__activity_client_flush(DS__ACTIVITY_PROGRAM);
 }
 
 DSDEF ds_result(ds_activity_stop)(void) {
     DS__ENTER("ds_activity_stop");
-    int on = DS__ACTIVITY_ON;
-    if (!atomic_compare_exchange_strong(&ds__activity_run.state, &on, DS__ACTIVITY_ENDING))
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "no recording runs");
-    ds__activity_end();
-    return DS_OK;
+    return ds__activity_client_stop(DS__ACTIVITY_PROGRAM);
 }
 
 DSDEF ds_result(ds_activity_push_id)(uint64_t id) {
@@ -29740,9 +30527,7 @@ DSDEF ds_result(ds_activity_pop_id)(uint64_t *out) {
 }
 
 DSDEF const char *(ds_activity_kind_get_name)(ds_activity_kind kind) {
-    static const char *const names[] = { "none",   "kernel", "copy",   "fill", "host function",
-                                         "record", "wait",   "values", "graph" };
-    return (unsigned)kind <= DS_ACTIVITY_GRAPH ? names[kind] : "unknown";
+    return ds__activity_kind_name(kind);
 }
 
 /* core/device.h - devices: resolution, text form, current device.

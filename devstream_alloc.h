@@ -9758,6 +9758,12 @@ __attribute__((cold, noinline)) DS__SEAM static void ds__oom_report(const ds__wa
     }
     ds__oom_line(&s, &sentence);
     ds__fail(why, "%s", line);
+    if (ds__observer_is_set())
+        ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_OOM,
+                                         .bytes = q->asked,
+                                         .device = q->a->dev->device,
+                                         .stream = q->stream,
+                                         .result = why });
 }
 
 DSDEF const char *(ds_mem_get_last_report)(void) {

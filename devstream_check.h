@@ -3965,7 +3965,7 @@ static void ds__race_options_init(void) {
 /* Reads a list of options; "1" or "" stands for the defaults. NULL: forgets them. On failure they
    are forgotten, too, since the program's allocator may be another one at the next start. */
 static ds_result ds__race_configure(const char *list) {
-    char option[DS__CHECK_OPTIONS];
+    char option[DS__LAYER_OPTIONS];
     ds__race_options_init();
     while (list && *list) {
         size_t n = strcspn(list, ",");

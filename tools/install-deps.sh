@@ -26,6 +26,7 @@ table() {
     cat <<'END'
 check|compiles ${CC:-cc} c stdarg.h stddef.h setjmp.h stdint.h cmocka.h|libcmocka-dev|libcmocka-devel|cmocka|cmocka-dev|libcmocka-devel|cmocka (cmocka.h and libcmocka)
 check|compiles ${CC:-cc} c dlpack/dlpack.h|libdlpack-dev|-|-|-|-|libdlpack (dlpack/dlpack.h)
+check|compiles ${CC:-cc} c zlib.h|zlib1g-dev|zlib-devel|zlib|zlib-dev|zlib-devel|zlib (zlib.h)
 docs|have doxygen|doxygen|doxygen|doxygen|doxygen|doxygen|doxygen
 matrix|have clang|clang|clang|clang|clang|clang|clang
 matrix|have g++|g++|gcc-c++|gcc|g++|gcc-c++|g++

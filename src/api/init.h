@@ -74,7 +74,9 @@ typedef struct ds_init_desc {
     const char *device;
     /** options of the check layer (devstream_check.h), which it turns on; NULL: DEVSTREAM_CHECK */
     const char *check;
-    uint64_t reserved[6]; /**< 0 */
+    /** options of the trace layer (devstream_trace.h), which it turns on; NULL: DEVSTREAM_TRACE */
+    const char *trace;
+    uint64_t reserved[5]; /**< 0 */
 } ds_init_desc;
 
 /** Returns the version of the library in the format of DEVSTREAM_VERSION (the version of the

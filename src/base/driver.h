@@ -183,6 +183,8 @@ typedef struct ds__processes {
 
 /* clang-format on */
 
+struct ds__activity_standing;
+
 struct ds__driver {
     const char *name;
     ds_device_type type;
@@ -239,6 +241,12 @@ struct ds__driver {
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */
     int (*activity_collect)(void);
+    /* the id of the last operation of a stream that has a record, or of that behind which an event
+       was recorded; 0: not known */
+    uint64_t (*activity_last)(const void *object, int is_event);
+    /* lists the operations with a note at which streams with pending work stand, at most `room`;
+       returns their number */
+    size_t (*activity_standing)(struct ds__activity_standing *out, size_t room);
     /* frees memory of share_alloc (imported 0), or closes memory of share_import (1); no work uses
        the memory */
     void (*share_end)(int device, void *base, size_t size, int imported);

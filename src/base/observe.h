@@ -47,6 +47,7 @@ enum {
     DS__SEEN_RELEASE,    /* what this thread did so far is before the acquire of `ptr` */
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
+    DS__SEEN_OOM,      /* there is no memory for a block: bytes, stream, device, result */
     DS__SEEN_KINDS
 };
 

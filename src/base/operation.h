@@ -175,7 +175,8 @@ typedef struct ds__op {
         struct {
             uint64_t correlation_id;
             uint64_t external_id;
-            uint64_t enqueue_ns;
+            uint64_t enqueue_time;
+            uint64_t cause;
         } note;
 
         /* what a driver keeps in operations of its own, or in its copy of a record */

@@ -102,6 +102,14 @@ static ds_result ds__start_log(void) {
     return DS_OK;
 }
 
+/* Returns the options of the layers: those of ds_init, else those of the environment. */
+static ds__layer_options ds__layer_options_get(const ds_init_desc *desc) {
+    ds__layer_options options;
+    options.text[DS__UPPER_CHECK] = desc->check ? desc->check : getenv("DEVSTREAM_CHECK");
+    options.text[DS__UPPER_TRACE] = desc->trace ? desc->trace : getenv("DEVSTREAM_TRACE");
+    return options;
+}
+
 /* Reads the configuration of ds_init and of the environment. Returns the layers. */
 static ds_result ds__start_config(unsigned *out_layers) {
     ds_result r = ds__start_log();
@@ -111,10 +119,10 @@ static ds_result ds__start_config(unsigned *out_layers) {
                                (ds__g.desc.flags & DS_INIT_PER_THREAD_DEFAULT_STREAM) ||
                                ds__env_number("DEVSTREAM_PER_THREAD_DEFAULT_STREAM");
     const char *fault = ds__g.desc.fault ? ds__g.desc.fault : getenv("DEVSTREAM_FAULT");
-    const char *check = ds__g.desc.check ? ds__g.desc.check : getenv("DEVSTREAM_CHECK");
+    const ds__layer_options options = ds__layer_options_get(&ds__g.desc);
     r = ds__layers_read(ds__layer_list(&ds__g.desc), out_layers);
     if (r == DS_OK)
-        r = ds__layers_read_check(check, out_layers);
+        r = ds__layers_read_options(&options, out_layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(*out_layers, fault);
     if (r == DS_OK)
@@ -122,7 +130,7 @@ static ds_result ds__start_config(unsigned *out_layers) {
     if (r == DS_OK)
         r = ds__fault_parse(fault);
     if (r == DS_OK) /* the last step, since it keeps memory and files */
-        r = ds__layers_configure(*out_layers, check);
+        r = ds__layers_configure(*out_layers, &options);
     return r;
 }
 
@@ -176,6 +184,8 @@ static ds_result ds__start_all(void) {
         r = ds__device_default_read();
     if (r == DS_OK)
         r = ds__start_handlers();
+    if (r == DS_OK)
+        r = ds__layers_start(layers);
     if (r < 0) {
         for (int b = 0; b < DS_BACKEND_COUNT; b++)
             if (ds__g.driver[b])
@@ -265,7 +275,8 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     static char layers[64]; /* a longer text names nothing that is known */
     static char fault[64];  /* a longer text names nothing that is known */
     static char device[64]; /* a longer text names nothing that is known */
-    static char check[DS__CHECK_OPTIONS];
+    static char check[DS__LAYER_OPTIONS];
+    static char trace[DS__LAYER_OPTIONS];
     ds__drop_desc(); /* of an earlier ds_init */
     ds__g.desc = *desc;
     ds__allocator = desc->allocator;
@@ -286,6 +297,10 @@ static ds_result ds__keep_desc(const ds_init_desc *desc) {
     if (desc->check) {
         snprintf(check, sizeof check, "%s", desc->check);
         ds__g.desc.check = check;
+    }
+    if (desc->trace) {
+        snprintf(trace, sizeof trace, "%s", desc->trace);
+        ds__g.desc.trace = trace;
     }
     ds__g.desc.cpu = NULL; /* the program's, which the driver copies */
     ds_result r = DS_OK;
@@ -315,13 +330,14 @@ DSDEF ds_result(ds_init)(const ds_init_desc *desc) {
                 "log_level is %d; it must be from %d to %d", level, DS_LOG_SILENT, DS_LOG_WARNING);
     ds_result r = DS_OK;
     unsigned layers;
+    const ds__layer_options options = { { desc->check, desc->trace } };
     for (int b = 0; b < DS_BACKEND_COUNT && r == DS_OK; b++)
         if (ds__backends[b].driver)
             r = ds__backends[b].driver->check(desc);
     if (r == DS_OK)
         r = ds__layers_read(ds__layer_list(desc), &layers);
     if (r == DS_OK)
-        r = ds__layers_read_check(desc->check, &layers);
+        r = ds__layers_read_options(&options, &layers);
     if (r == DS_OK)
         r = ds__layers_check_fault(layers, desc->fault);
     if (r < 0)

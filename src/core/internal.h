@@ -22,6 +22,7 @@
 #include "../api/kernel.h"
 #include "../api/graph.h"
 #include "../api/capture.h"
+#include "../base/activity.h"
 #include "../base/capture_list.h"
 #include "../base/graph_body.h"
 #include "../base/module.h"
@@ -36,12 +37,29 @@ typedef struct ds__layer {
     const ds__driver *(*apply)(const ds__driver *next, int backend);
     ds__observer_fn observer;
     ds_result (*configure)(const char *options); /* or NULL */
+    ds_result (*start)(void);                    /* the last step of the start, or NULL */
 } ds__layer;
 
-/* The layer of devstream_check.h, which defines it; otherwise it has no name. */
+/* The layers of devstream_check.h and devstream_trace.h, which define them; otherwise they have no
+   name. */
 static ds__layer ds__check_layer;
+static ds__layer ds__trace_layer;
 
-enum { DS__CHECK_OPTIONS = 512 }; /* size of the text of its options */
+enum { DS__LAYER_OPTIONS = 512 }; /* size of the text of a layer's options */
+
+/* ---- activity -------------------------------------------------------------------------------- */
+
+/* Recordings that run at the same time. */
+enum { DS__ACTIVITY_PROGRAM, DS__ACTIVITY_TRACE, DS__ACTIVITY_CLIENTS };
+
+/* Start, end and flush a recording, as ds_activity_start, ds_activity_stop and ds_activity_flush do
+   for the program. The callback of the trace layer also gets nodes of launches, and empty batches:
+   it is invoked ten times in a second. */
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc);
+static ds_result ds__activity_client_stop(int client);
+static ds_result ds__activity_client_flush(int client);
+/* Asks the thread of the recordings to invoke the callbacks soon. Takes no lock. */
+static void ds__activity_urge(void);
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 

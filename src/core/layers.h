@@ -27,14 +27,22 @@
     X("fault", ds__fault_layer, NULL) \
     DS__TEST_LAYERS(X)
 
-#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL },
+#define DS__LAYER(name, apply, observer) { name, apply, observer, NULL, NULL },
 static const ds__layer ds__own_layers[] = { DS__LAYERS(DS__LAYER) };
 #undef DS__LAYER
 
 /* Layers of headers above the core, outside of those above. They are tentative definitions: if the
-   header is not compiled, the layer has no name. */
-static const ds__layer *const ds__upper_layers[] = { &ds__check_layer };
-static const char *const ds__upper_headers[] = { "check" };
+   header is not compiled, the layer has no name. The trace layer is nearest to the program: it sees
+   how long calls block. */
+enum { DS__UPPER_CHECK, DS__UPPER_TRACE, DS__UPPER_LAYERS };
+
+static const ds__layer *const ds__upper_layers[] = { &ds__check_layer, &ds__trace_layer };
+static const char *const ds__upper_headers[] = { "check", "trace" };
+
+/* Options of the upper layers; NULL: none. */
+typedef struct ds__layer_options {
+    const char *text[DS__UPPER_LAYERS];
+} ds__layer_options;
 
 enum {
     DS__OWN_LAYERS = sizeof ds__own_layers / sizeof ds__own_layers[0],
@@ -65,29 +73,44 @@ static ds_result ds__layer_missing(size_t i) {
                     ds__layer_name(i), ds__layer_name(i));
 }
 
-/* Adds the check layer if it has options. */
-static ds_result ds__layers_read_check(const char *options, unsigned *layers) {
-    size_t i = DS__OWN_LAYERS;
-    if (!options || !*options || strcmp(options, "0") == 0)
-        return DS_OK;
-    DS__REQUIRE(strlen(options) < DS__CHECK_OPTIONS,
-                "the options of the check layer have %zu characters; at most %d are allowed",
-                strlen(options), DS__CHECK_OPTIONS - 1);
-    *layers |= 1u << i;
-    return ds__layer_at(i)->name ? DS_OK : ds__layer_missing(i);
-}
-
-/* Passes the options of the check layer to it, if it is on. */
-static ds_result ds__layers_configure(unsigned layers, const char *options) {
-    if (!(layers & 1u << DS__OWN_LAYERS))
-        return DS_OK;
-    return ds__layer_at(DS__OWN_LAYERS)->configure(options ? options : "");
+/* Adds the upper layers that have options. */
+static ds_result ds__layers_read_options(const ds__layer_options *options, unsigned *layers) {
+    for (size_t k = 0; k < DS__UPPER_LAYERS; k++) {
+        size_t i = DS__OWN_LAYERS + k;
+        const char *text = options->text[k];
+        if (!text || !*text || strcmp(text, "0") == 0)
+            continue;
+        DS__REQUIRE(strlen(text) < DS__LAYER_OPTIONS,
+                    "the options of the %s layer have %zu characters; at most %d are allowed",
+                    ds__layer_name(i), strlen(text), DS__LAYER_OPTIONS - 1);
+        *layers |= 1u << i;
+        if (!ds__layer_at(i)->name)
+            return ds__layer_missing(i);
+    }
+    return DS_OK;
 }
 
 /* Lets the layers forget their options after a start that has failed. */
 static void ds__layers_forget(unsigned layers) {
-    if (layers & 1u << DS__OWN_LAYERS)
-        DS_IGNORE(ds__layer_at(DS__OWN_LAYERS)->configure(NULL));
+    for (size_t i = DS__OWN_LAYERS; i < DS__LAYER_COUNT; i++)
+        if (layers & 1u << i)
+            DS_IGNORE(ds__layer_at(i)->configure(NULL));
+}
+
+/* Passes their options to the upper layers that are on. */
+static ds_result ds__layers_configure(unsigned layers, const ds__layer_options *options) {
+    for (size_t k = 0; k < DS__UPPER_LAYERS; k++) {
+        const char *text = options->text[k];
+        if (!(layers & 1u << (DS__OWN_LAYERS + k)))
+            continue;
+        int given = text && strcmp(text, "0") != 0;
+        ds_result r = ds__upper_layers[k]->configure(given ? text : "");
+        if (r < 0) {
+            ds__layers_forget(layers);
+            return r;
+        }
+    }
+    return DS_OK;
 }
 
 /* Reads a list of names with commas between them. *out has a bit for each layer. */
@@ -119,6 +142,15 @@ static const ds__driver *ds__layers_apply(unsigned layers, const ds__driver *dri
         if (layers & 1u << i)
             driver = ds__layer_at(i)->apply(driver, backend);
     return driver;
+}
+
+/* The last step of the start. */
+static ds_result ds__layers_start(unsigned layers) {
+    ds_result r = DS_OK;
+    for (size_t i = DS__OWN_LAYERS; i < DS__LAYER_COUNT && r == DS_OK; i++)
+        if (layers & 1u << i && ds__layer_at(i)->start)
+            r = ds__layer_at(i)->start();
+    return r;
 }
 
 /* Sets the observers; 0: removes them. */

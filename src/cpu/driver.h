@@ -333,6 +333,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_stream_named,
                                            ds__cpu_activity_set,
                                            ds__cpu_activity_collect,
+                                           ds__cpu_activity_last,
+                                           ds__cpu_activity_standing,
                                            ds__cpu_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cpu_##entry,
                                            DS__ENTRIES(DS__MEMBER)

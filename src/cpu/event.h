@@ -94,10 +94,10 @@ static ds__cpu_stamp *ds__cpu_stamp_create(void) {
     return stamp;
 }
 
-/* Lets the event stand for this number of the stream, with this stamp (NULL: none) instead of its
-   former one. */
-static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto,
-                              ds__cpu_stamp *stamp) {
+/* Lets the event stand for the token, with this stamp (NULL: none) instead of its former one.
+   cause: the operation behind which it is recorded, for records of activity; 0: not known. */
+static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_token token, ds__cpu_stamp *stamp,
+                              uint64_t cause) {
     uint32_t *deps = NULL;
     ds__spinlock_lock(&e->lock);
     int captured = e->capture != 0;
@@ -111,9 +111,10 @@ static void ds__cpu_event_set(ds__cpu_event *e, ds__cpu_stream *s, uint64_t upto
         e->capture = 0;
     }
     ds__cpu_stamp *old = e->stamp;
-    e->stream = s;
-    e->upto = upto;
+    e->stream = token.stream;
+    e->upto = token.upto;
     e->stamp = stamp;
+    e->cause = cause;
     ds__spinlock_unlock(&e->lock);
     if (DS__UNLIKELY(captured))
         ds__mutex_unlock(&ds__g.capture_lock);
@@ -144,6 +145,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
     ds__cpu_stamp *stamp = NULL;
     uint64_t upto;
     ds_result r;
+    uint64_t cause = atomic_load_explicit(&s->last_id, memory_order_acquire); /* before the mark */
     if (e->flags & DS_EVENT_TIMING) {
         stamp = ds__cpu_stamp_create();
         if (!stamp)
@@ -163,7 +165,7 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op) {
         ds__cpu_stamp_unref(stamp);
         return r;
     }
-    ds__cpu_event_set(e, s, upto, stamp);
+    ds__cpu_event_set(e, (ds__cpu_token){ s, upto }, stamp, cause);
     if (DS__UNLIKELY(e->registry != NULL))
         ds__cpu_event_publish(e, s, upto);
     return DS_OK;

@@ -132,7 +132,8 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
             continue;
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
-        ds__cpu_event_set(e, x->lane[f->lane], upto, stamps[record++]);
+        ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
+                          ds__cpu_modes(DS__CPU_NOTED) ? ds__activity_tls.last : 0);
         if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
@@ -237,11 +238,21 @@ static void ds__cpu_forgive(ds__cpu_stream *s) {
     atomic_store(&s->failure, NULL);
 }
 
+/* Returns the id of the launch of a lane; 0: it has no record. *out_stream: the handle of its
+   stream. */
+static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream) {
+    *out_stream = s->launch->stream;
+    return s->launch->id;
+}
+
 /* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
    itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
+    run->stream = s->handle;
+    run->id =
+        s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_stream *lane = x->lane[i];
         lane->lane_base = x->base[i] + run->ticket * x->operations[i];
@@ -249,6 +260,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         lane->head = run->plan->block[i];
         lane->head_at = 0;
         lane->share = s->share;
+        lane->note = (ds__activity_note){ .external_id = i + 1 };
         if (s->virt)
             lane->virt->time = s->virt->time;
         if (!(x->flags & DS_GRAPH_USE_NODE_PRIORITY))

@@ -94,7 +94,9 @@ typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
     uint64_t ticket;
-    uint32_t next; /* the lanes before this one are done */
+    uint64_t id;     /* of its record of activity; 0: it has none */
+    uint64_t stream; /* handle of the launching stream */
+    uint32_t next;   /* the lanes before this one are done */
     int started;
     ds__cpu_stamp **stamp; /* of record nodes; NULL for events without timing */
     /* of record nodes; NULL for events that processes do not share */

@@ -90,6 +90,12 @@ _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <
                    sizeof(((ds__cpu_block *)0)->data),
                "a block holds the largest batch, with a note before it");
 
+/* Bytes of a note in a queue. */
+#define DS__CPU_NOTE_BYTES 48u
+
+_Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.note) == DS__CPU_NOTE_BYTES,
+               "a note has no gap behind it");
+
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
     static const size_t size[] = {
@@ -108,7 +114,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__CPU_OP_CONDITION] = offsetof(ds__op, u.own.size),
         [DS__CPU_OP_FREE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
         [DS__CPU_OP_CLOCK] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.own,
-        [DS__CPU_OP_NOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.note,
+        [DS__CPU_OP_NOTE] = DS__CPU_NOTE_BYTES,
     };
     size_t n;
     if (op->kind == DS__OP_KERNEL)

@@ -224,16 +224,20 @@ static int ds__cpu_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64
     return DS__CPU_EMPTY;
 }
 
-/* Returns 1 for a launch of one item of a kernel that has been short so far, on a stream and device
-   without failure. Each 256th such launch is measured instead. */
-static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
-    if (op->kind != DS__OP_KERNEL || op->u.kernel.items != 1 || (number & 255u) == 0 ||
-        ds__cpu_modes(DS__CPU_SLOWLY))
-        return 0;
+/* Returns 1 if the kernel of a launch has been short so far, and stream and device have not failed.
+   */
+static inline int ds__cpu_is_known_short(const ds__cpu_stream *s, const ds__op *op) {
     uint64_t estimate = atomic_load_explicit(&op->u.kernel.kernel->estimate, memory_order_relaxed);
     return ds__cpu_runs(estimate) >= 4 && (uint32_t)estimate <= DS__CPU_LONG_NS * 1000u &&
            !atomic_load_explicit(&s->failure, memory_order_relaxed) &&
            !atomic_load_explicit(&ds__cpu.device[s->device].failure, memory_order_relaxed);
+}
+
+/* Returns 1 for a launch of one item of a kernel that has been short so far. Each 256th such launch
+   is measured instead. */
+static inline int ds__cpu_is_short(const ds__cpu_stream *s, const ds__op *op, uint64_t number) {
+    return op->kind == DS__OP_KERNEL && op->u.kernel.items == 1 && (number & 255u) != 0 &&
+           !ds__cpu_modes(DS__CPU_SLOWLY) && ds__cpu_is_known_short(s, op);
 }
 
 /* Runs and passes a launch for which ds__cpu_is_short returns 1, without a barrier. */
@@ -306,7 +310,8 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
     uint64_t count = 0;
     int result = DS__CPU_EMPTY;
     uint64_t end = atomic_load_explicit(&s->submitted, memory_order_acquire);
-    int unfenced = 0; /* 1: the last operation was passed without a barrier */
+    uint64_t time = 0; /* at which the last operation ended, if it was short and has a note */
+    int unfenced = 0;  /* 1: the last operation was passed without a barrier */
     while (number < end) {
         if (DS__UNLIKELY(number >= upto)) {
             result = DS__CPU_MORE;
@@ -321,10 +326,18 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         if (DS__LIKELY(ds__cpu_is_short(s, op, number))) {
             ds__cpu_run_short(s, op, number + 1);
             unfenced = 1;
+        } else if (DS__UNLIKELY(op->kind == DS__CPU_OP_NOTE)) {
+            if (!ds__cpu_run_note(s, op, number + 1, &time)) {
+                number++;
+                continue;
+            }
+            number++;
+            unfenced = 1;
         } else {
             if (unfenced)
                 ds__cpu_pass(s, number);
             unfenced = 0;
+            time = 0;
             result = ds__cpu_run_one(w, s, op, number + 1, who);
             if (DS__UNLIKELY(result != DS__CPU_EMPTY))
                 break;

@@ -19,12 +19,6 @@
 #include "wait.h"
 #include "submit.h"
 
-/* A token for the last operation of a stream. */
-typedef struct ds__cpu_token {
-    ds__cpu_stream *stream;
-    uint64_t upto;
-} ds__cpu_token;
-
 /* The work that was pending at some time, without the tokens that were found to be done since. */
 typedef struct ds__cpu_pending {
     size_t count;

@@ -50,13 +50,16 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
          b = b->all_next) {
         if (b == legacy)
             continue;
+        uint64_t cause = atomic_load(&b->last_id);
         uint64_t tail = atomic_load(&b->submitted);
         if (tail == b->seen_by_legacy || (atomic_load(&b->done) >= tail && !ds__cpu.fabric))
             continue;
         ds__op wait = { .kind = DS__OP_WAIT };
         wait.u.wait.stream = b;
         wait.u.wait.upto = tail;
+        ds__activity_tls.cause = cause;
         r = ds__cpu_put(legacy, &wait);
+        ds__activity_tls.cause = 0;
         if (r == DS_OK)
             b->seen_by_legacy = tail;
     }
@@ -68,13 +71,16 @@ static ds_result ds__cpu_legacy_gather(ds__cpu_stream *legacy) {
    put lock are held. */
 static ds_result ds__cpu_legacy_follow(ds__cpu_stream *s) {
     ds__cpu_stream *legacy = ds__cpu.device[s->device].legacy;
+    uint64_t cause = atomic_load(&legacy->last_id);
     uint64_t tail = atomic_load(&legacy->submitted);
     if (tail == s->legacy_seen || (atomic_load(&legacy->done) >= tail && !ds__cpu.fabric))
         return DS_OK;
     ds__op wait = { .kind = DS__OP_WAIT };
     wait.u.wait.stream = legacy;
     wait.u.wait.upto = tail;
+    ds__activity_tls.cause = cause;
     ds_result r = ds__cpu_put(s, &wait);
+    ds__activity_tls.cause = 0;
     if (r == DS_OK)
         s->legacy_seen = tail;
     return r;
@@ -221,13 +227,15 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
     if (mine && !failed) {
         if (note)
-            note->begin_ns = ds__now_ns();
+            note->begin_time = ds__activity_clock();
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
         else
             ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        if (note)
+        if (note) {
+            atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
             ds__cpu_note_write(s, op, note, NULL);
+        }
         ds__cpu_pass(s, number + 1);
     }
     ds__spinlock_unlock(&s->put_lock);
@@ -287,8 +295,6 @@ static void ds__cpu_kernel_destroy(ds__kernel *kernel) {
     (void)kernel;
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
-                                     uint64_t upto);
 static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op);
 
@@ -382,8 +388,11 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     }
 }
 
-static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_stream *on,
-                                     uint64_t upto) {
+/* cause: the last operation of `on` up to the number, for records of activity; 0: not known. */
+static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_token on_token,
+                                     uint64_t cause) {
+    ds__cpu_stream *on = on_token.stream;
+    uint64_t upto = on_token.upto;
     /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
        ordered by it. */
     if ((on == s ||
@@ -394,7 +403,10 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     wait.kind = DS__OP_WAIT;
     wait.u.wait.stream = on;
     wait.u.wait.upto = upto;
-    return ds__cpu_enqueue(s, &wait, NULL);
+    ds__activity_tls.cause = cause;
+    ds_result r = ds__cpu_enqueue(s, &wait, NULL);
+    ds__activity_tls.cause = 0;
+    return r;
 }
 
 /* Brings the token of an event that processes share up to date. wait: the caller will wait for the
@@ -415,12 +427,13 @@ static ds_result ds__cpu_submit_wait_event(ds__cpu_stream *s, const ds__op *op) 
         ds__cpu_stream *on = e->stream;
         uint64_t upto = e->upto;
         uint64_t capture = e->capture;
+        uint64_t cause = e->cause;
         ds__spinlock_unlock(&e->lock);
         if (DS__LIKELY(!capture)) {
             if (!on)
                 return DS_OK;
             r = ds__cpu_event_watch(e, on, upto);
-            return r < 0 ? r : ds__cpu_submit_wait(s, op, on, upto);
+            return r < 0 ? r : ds__cpu_submit_wait(s, op, (ds__cpu_token){ on, upto }, cause);
         }
         if (ds__cpu_fork_event(s, e, &r))
             return r;
@@ -435,8 +448,9 @@ static ds_result ds__cpu_submit_wait_stream(ds__cpu_stream *s, const ds__op *op)
         return DS_OK;
     if (ds__cpu_watched(other) && ds__cpu_fork_stream(s, other, &r))
         return r;
+    uint64_t cause = atomic_load(&other->last_id);
     r = ds__cpu_mark(other, &upto);
-    return r < 0 ? r : ds__cpu_submit_wait(s, op, other, upto);
+    return r < 0 ? r : ds__cpu_submit_wait(s, op, (ds__cpu_token){ other, upto }, cause);
 }
 
 #endif

@@ -253,7 +253,15 @@ struct ds__cpu_stream {
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
     uint64_t handle;               /* of its creation or wrapping; for records of activity */
     ds__activity_note note;        /* of the next operation; the owner of the stream has it */
+    /* the last operation that was enqueued with a note, except records of events */
+    _Atomic uint64_t last_id;
 };
+
+/* A token: all work of the stream up to the number. */
+typedef struct ds__cpu_token {
+    ds__cpu_stream *stream;
+    uint64_t upto;
+} ds__cpu_token;
 
 /* The virtual time of a stream. */
 typedef struct ds__cpu_virtual {
@@ -296,6 +304,7 @@ typedef struct ds__cpu_event {
     ds__cpu_stream *stream; /* NULL: unrecorded */
     uint64_t upto;
     ds__cpu_stamp *stamp;
+    uint64_t cause;   /* last_id of the stream at the record */
     uint64_t capture; /* not 0: recorded in the capture with this number */
     uint32_t *deps;   /* recorded in a capture: the nodes of its graph that the event stands for */
     uint32_t dep_count;
@@ -463,6 +472,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto);
 
 /* cpu/activity.h */
 static ds_result ds__cpu_put_noted(ds__cpu_stream *s, const ds__op *op);
+static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note, uint64_t number, uint64_t *time);
 static void ds__cpu_noted_begin(ds__cpu_stream *s, const ds__op *op);
 static void ds__cpu_noted_end(ds__cpu_stream *s, const ds__op *op, uint64_t number);
 static int ds__cpu_at_once_noted(ds__cpu_stream *s, const ds__op *op);
@@ -488,6 +498,7 @@ static ds_result ds__cpu_put_clock(ds__cpu_stream *s);
 static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 
 /* cpu/graph_launch.h */
+static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream);
 static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                uint64_t number, int who);
 static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,

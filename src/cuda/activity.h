@@ -37,7 +37,7 @@ enum {
     DS__CUDA_BASE_TRIES = 4,
     DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
     DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 256
+    DS__CUDA_ENDS = 4096
 };
 
 /* An operation with an event before and one behind it. */
@@ -194,6 +194,7 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
+    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
@@ -219,6 +220,8 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     }
     p->note = note;
     p->record = ds__activity_record(op, &note, DS_DEVICE_CUDA);
+    p->record.enqueue_ns = enqueue_ns;
+    p->record.reserved[0] = DS__ACTIVITY_IN_NS;
     p->record.stream.id = s->handle_id;
     p->record.device = ds_cuda(s->device);
     if (op->kind == DS__OP_COPY_BATCH)
@@ -275,7 +278,7 @@ static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
     int64_t since = (int64_t)((double)before * 1e6);
     uint64_t begin = (uint64_t)((int64_t)base->ns + since);
     uint64_t end = begin + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 56) % DS__CUDA_ENDS;
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
     if (begin < a->enqueue_ns)
         begin = a->enqueue_ns;
     if (ds__cuda_activity.ends[place].stream == a->stream.id &&
@@ -379,6 +382,53 @@ static int ds__cuda_activity_collect(void) {
     return pending;
 }
 
+static uint64_t ds__cuda_activity_last(const void *object, int is_event) {
+    return is_event ? atomic_load(&((const ds__cuda_event *)object)->cause)
+                    : atomic_load(&((const ds__cuda_stream *)object)->last_id);
+}
+
+/* The oldest pending pair of each stream. While ds__cuda_activity_collect looks at the pairs, there
+   are none in the list. */
+static size_t ds__cuda_activity_standing(ds__activity_standing *out, size_t room) {
+    size_t count = 0;
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    for (const ds__cuda_pair *p = ds__cuda_activity.first; p && count < room; p = p->next) {
+        size_t i = 0;
+        while (i < count && out[i].record.stream.id != p->record.stream.id)
+            i++;
+        if (i < count)
+            continue;
+        out[count] = (ds__activity_standing){ .record = p->record };
+        out[count++].record.begin_ns = 0;
+    }
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+    return count;
+}
+
+/* Returns the operation for which a wait waits; 0: not known, or another operation. */
+static uint64_t ds__cuda_wait_cause(const ds__op *op) {
+    if (op->kind == DS__OP_WAIT || op->kind == DS__OP_EXTERNAL_WAIT)
+        return ds__cuda_activity_last(op->u.event.event, 1);
+    return op->kind == DS__OP_WAIT_STREAM ? ds__cuda_activity_last(op->u.wait.stream, 0) : 0;
+}
+
+/* Lets the events that an operation records stand for the operation before it, or for the launch of
+   the graph that records them. id: of the operation; 0: it has no record. */
+static void ds__cuda_causes_set(ds__cuda_stream *s, const ds__op *op, uint64_t id) {
+    if (op->kind == DS__OP_RECORD || op->kind == DS__OP_EXTERNAL_RECORD) {
+        ds__cuda_event *e = op->u.event.event;
+        atomic_store(&e->cause, atomic_load(&s->last_id));
+        return;
+    }
+    if (id)
+        atomic_store(&s->last_id, id);
+    for (uint32_t i = 0; id && op->kind == DS__OP_GRAPH && i < op->u.graph.body->count; i++) {
+        const ds__node *n = op->u.graph.body->node[i];
+        if (n->kind == DS_NODE_EVENT_RECORD)
+            atomic_store(&((ds__cuda_event *)n->op.u.event.event)->cause, id);
+    }
+}
+
 static void ds__cuda_activity_set(int on) {
     (void)on;
 }
@@ -390,15 +440,20 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream
     ds__cuda_pair *p = NULL;
     if (atomic_load_explicit(&ds__activity.on, memory_order_relaxed)) {
         ds__tls.mute++;
+        ds__activity_tls.cause = ds__cuda_wait_cause(op);
         p = ds__cuda_pair_begin(s, op);
+        ds__activity_tls.cause = 0;
         ds__tls.mute--;
     }
+    uint64_t id = p ? p->note.correlation_id : 0;
     ds_result r = usual ? ds__cuda_put(s, op) : ds__cuda_submit_watched(s, op);
     if (p) {
         ds__tls.mute++;
         ds__cuda_pair_end(s, op, p, r);
         ds__tls.mute--;
     }
+    if (r == DS_OK)
+        ds__cuda_causes_set(s, op, id);
     return r;
 }
 

@@ -212,6 +212,8 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_stream_named,
                                             ds__cuda_activity_set,
                                             ds__cuda_activity_collect,
+                                            ds__cuda_activity_last,
+                                            ds__cuda_activity_standing,
                                             ds__cuda_share_end,
 #define DS__MEMBER(entry, parameters, arguments) ds__cuda_##entry,
                                             DS__ENTRIES(DS__MEMBER)

@@ -219,6 +219,7 @@ typedef struct ds__cuda_stream {
     int kind; /* DS__STREAM_* */
     int priority;
     uint64_t handle_id;       /* of its creation or wrapping; for records of activity */
+    _Atomic uint64_t last_id; /* the last operation with a record, except records of events */
     _Atomic uint64_t capture; /* number of the capture in which the stream was last seen */
     int owned;                /* the handle ends with this object */
     int given;    /* unwrapped; a call that had found the object earlier may still use the handle */
@@ -241,6 +242,7 @@ typedef struct ds__cuda_event {
     _Atomic(cudaEvent_t) event;
     int device;
     _Atomic uint64_t capture; /* number of the capture of the last record; 0: outside of captures */
+    _Atomic uint64_t cause;   /* last_id of the stream at the record */
     /* an event of another device, where the first record failed; a reader may still use it */
     struct ds__cuda_event *older;
 } ds__cuda_event;

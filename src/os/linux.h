@@ -429,6 +429,33 @@ DS__SEAM static void ds__os_take_signals(void) {
     syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
 }
 
+/* Returns 1 if the system's clock is the processor's: the system has found it to run evenly and to
+   be the same on all processors. That of aarch64 is by its architecture. */
+DS__SEAM static int ds__os_ticks_are_time(void) {
+#if defined(__x86_64__)
+    char name[32] = "";
+    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
+    if (file && !fgets(name, sizeof name, file))
+        *name = 0;
+    if (file)
+        fclose(file);
+    return strcmp(name, "tsc\n") == 0;
+#else
+    return 1;
+#endif
+}
+
+/* Writes the name of the program into a buffer, as far as the system tells it. */
+DS__SEAM static void ds__os_program_name(char *out, size_t size) {
+    FILE *file = fopen("/proc/self/comm", "r");
+    *out = 0;
+    if (file && !fgets(out, (int)size, file))
+        *out = 0;
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = 0;
+}
+
 /* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
 static int ds__os_is_program_thread(const char *name) {
     char path[300];

@@ -44,6 +44,17 @@ static inline uint64_t ds__os_ticks(void) {
 #endif
 }
 
+/* The same, read after all instructions before it. */
+static inline uint64_t ds__os_ticks_ordered(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_lfence();
+    return __builtin_ia32_rdtsc();
+#else
+    __asm__ __volatile__("isb" : : : "memory");
+    return ds__os_ticks();
+#endif
+}
+
 /* Get and set the calling thread's rounding mode, flushing of subnormal numbers and traps. Programs
    that gcc links with -ffast-math change them for all threads. In the bits DS__FLOAT_STATE the
    usual state is DS__FLOAT_USUAL. */

@@ -5,6 +5,7 @@
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
 #include "devstream_check.h"
+#include "devstream_trace.h"
 #else
 #include "devstream.h"
 #endif

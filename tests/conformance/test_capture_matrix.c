@@ -3,6 +3,7 @@
 #include "harness.h"
 #include "locks.h"
 #include "devstream_check.h"
+#include "devstream_trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +214,14 @@ static ds_kernel_desc kernel_desc(void) {
     X(BOTH, SAFE, "", \
       good(point_or_off(ds_check_get_point(k->outside, &k->point)) && \
            point_or_off(ds_check_why(k->point, k->point, k->text, sizeof k->text)))) \
+    /* the trace layer, which is off */ \
+    X(BOTH, SAFE, "", good(ds_trace_start(NULL) == DS_ERR_ILLEGAL_STATE)) \
+    X(BOTH, SAFE, "", good(ds_trace_stop() == DS_ERR_ILLEGAL_STATE)) \
+    X(BOTH, SAFE, "", good(ds_trace_flush() == DS_ERR_ILLEGAL_STATE)) \
+    X(BOTH, SAFE, "", good(ds_trace_dump("x.html") == DS_ERR_ILLEGAL_STATE)) \
+    X(BOTH, SAFE, "", good(ds_trace_summary(k->text, sizeof k->text) == DS_ERR_ILLEGAL_STATE)) \
+    X(BOTH, SAFE, "", good(ds_trace_standing(k->text, sizeof k->text) == DS_ERR_ILLEGAL_STATE)) \
+    X(BOTH, SAFE, "", good(ds_trace_get_stats(&(ds_trace_stats){ 0 }) == DS_ERR_ILLEGAL_STATE)) \
     X(BOTH, SAFE, "", ds_cpu_get_spin(&(int64_t){ 0 })) \
     X(BOTH, SAFE, "", ds_cpu_set_spin(20000)) \
     X(BOTH, SAFE, "", \

@@ -141,7 +141,7 @@ void run_steps(void) {
                                                 &graph_steps,  &graph_steps,   &memory_steps,
                                                 &memory_steps, &pool_steps,    &tensor_steps,
                                                 &comm_steps,   &session_steps, &rng_steps,
-                                                &check_steps };
+                                                &check_steps,  &trace_steps };
     while (input.at < input.end) {
         const step_group *group = PICK(groups);
         unsigned n = byte();
@@ -356,6 +356,8 @@ static void start(void) {
         desc.allocator.alloc_fn = count_alloc;
     if (byte() < 64)
         desc.check = PICK(checks);
+    if ((byte() & 3) == 0)
+        desc.trace = odd() ? "ring=1" : "ring=256";
     if (CALL(ds_init(&desc)) < 0) {
         desc = (ds_init_desc){ .cpu = &cpu, .log_fn = take_log };
         cpu = (ds_cpu_desc){ .devices = 2, .workers = 2, .memory_limit = 96u << 20 };

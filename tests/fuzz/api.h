@@ -23,6 +23,7 @@
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
 #include "devstream_check.h"
+#include "devstream_trace.h"
 
 /* ---- the input ---- */
 
@@ -52,7 +53,7 @@ typedef struct step_group {
 } step_group;
 
 extern const step_group device_steps, stream_steps, graph_steps, memory_steps, pool_steps,
-    tensor_steps, comm_steps, rng_steps, check_steps;
+    tensor_steps, comm_steps, rng_steps, check_steps, trace_steps;
 
 /* Runs steps until the thread's input ends. */
 void run_steps(void);

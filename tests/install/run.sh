@@ -81,7 +81,7 @@ fi
 t "make install" "make_ install $without PREFIX=$dir/usr"
 (cd usr && find . ! -type d | sort) >files
 t "the files are those of docs/install.md, and links lead to them" "
-    { for h in devstream.h devstream.hpp devstream_alloc.h devstream_check.h devstream_comm.h devstream_kernel.h devstream_rng.h; do echo ./include/\$h; done
+    { for h in devstream.h devstream.hpp devstream_alloc.h devstream_check.h devstream_comm.h devstream_kernel.h devstream_rng.h devstream_trace.h; do echo ./include/\$h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
       for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; echo ./bin/devstream-kernels; } | sort | diff - files

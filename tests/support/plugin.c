@@ -3,6 +3,7 @@
 #define DEVSTREAM_STATIC
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_check.h"
+#include "devstream_trace.h"
 
 #include <stddef.h>
 #include "kernels_ptx.h"

@@ -78,6 +78,23 @@ AT(ds_check_stats, evicted, 96);
 AT(ds_check_stats, undeclared, 104);
 AT(ds_check_stats, reserved, 112);
 
+SIZE(ds_trace_desc, 88);
+AT(ds_trace_desc, file, 0);
+AT(ds_trace_desc, dump, 8);
+AT(ds_trace_desc, ring, 16);
+AT(ds_trace_desc, timeout_ns, 24);
+AT(ds_trace_desc, signal, 32);
+AT(ds_trace_desc, reserved, 40);
+
+SIZE(ds_trace_stats, 96);
+AT(ds_trace_stats, operations, 0);
+AT(ds_trace_stats, records, 8);
+AT(ds_trace_stats, dropped, 16);
+AT(ds_trace_stats, written, 24);
+AT(ds_trace_stats, bytes, 32);
+AT(ds_trace_stats, kept, 40);
+AT(ds_trace_stats, reserved, 48);
+
 SIZE(ds_check_point, 16);
 AT(ds_check_point, line, 0);
 AT(ds_check_point, reserved, 4);
@@ -128,7 +145,8 @@ AT(ds_activity, line, 104);
 AT(ds_activity, thread, 108);
 AT(ds_activity, dst_device, 112);
 AT(ds_activity, src_device, 120);
-AT(ds_activity, reserved, 128);
+AT(ds_activity, cause_id, 128);
+AT(ds_activity, reserved, 136);
 SIZE(ds_activity_batch, 56);
 AT(ds_activity_batch, records, 0);
 AT(ds_activity_batch, count, 8);
@@ -318,7 +336,8 @@ AT(ds_init_desc, allocator, 48);
 AT(ds_init_desc, flags, 72);
 AT(ds_init_desc, device, 80);
 AT(ds_init_desc, check, 88);
-AT(ds_init_desc, reserved, 96);
+AT(ds_init_desc, trace, 96);
+AT(ds_init_desc, reserved, 104);
 
 SIZE(ds_kernel, 8);
 AT(ds_kernel, id, 0);

@@ -6,6 +6,7 @@
 #include "devstream_rng.h"
 #include "devstream_kernel.h"
 #include "devstream_check.h"
+#include "devstream_trace.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

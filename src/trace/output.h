@@ -1,0 +1,232 @@
+/* trace/output.h - outputs: files, and text that is written next.
+
+   Opens and closes files (ds__trace_output_open), collects their text (ds__trace_put,
+   ds__trace_print, ds__trace_put_string), and writes it (ds__trace_output_flush), compressed if the
+   format says so. Copies the tables for writers (ds__trace_view_update).
+
+   Invariants: if there is no memory or the file takes no more, `failed` is set, and nothing is
+   written afterwards.
+   Locks: ds__trace.file_lock is held.
+   Threads: any. */
+#ifndef DS__TRACE_OUTPUT_H
+#define DS__TRACE_OUTPUT_H
+
+#include "../os/deflate.h"
+#include "record.h"
+
+#include <stdarg.h>
+
+/* Copies the new entries of a table. Returns their number; less if there is no memory. */
+static size_t ds__trace_view_copy(void *to, size_t element, size_t have, size_t *room,
+                                  const void *from, size_t count) {
+    char *list;
+    if (have >= count || !ds__array_reserve(to, element, have, count - have, room))
+        return have;
+    memcpy(&list, to, sizeof list);
+    memcpy(list + have * element, (const char *)from + have * element, (count - have) * element);
+    return count;
+}
+
+/* Brings the copies of the tables up to date. Names of threads may come late, so they are copied
+   each time. */
+static void ds__trace_view_update(void) {
+    ds__spinlock_lock(&ds__trace.lock);
+    ds__trace_view.texts =
+        ds__trace_view_copy(&ds__trace_view.text, sizeof *ds__trace_view.text, ds__trace_view.texts,
+                            &ds__trace_view.text_room, ds__trace.text, ds__trace.texts);
+    ds__trace_view.streams = ds__trace_view_copy(
+        &ds__trace_view.stream, sizeof *ds__trace_view.stream, ds__trace_view.streams,
+        &ds__trace_view.stream_room, ds__trace.stream, ds__trace.streams);
+    ds__trace_view.threads =
+        ds__trace_view_copy(&ds__trace_view.thread, sizeof *ds__trace_view.thread, 0,
+                            &ds__trace_view.thread_room, ds__trace.thread, ds__trace.threads);
+    ds__spinlock_unlock(&ds__trace.lock);
+}
+
+static void ds__trace_view_deinit(void) {
+    ds__host_free(ds__trace_view.text);
+    ds__host_free(ds__trace_view.stream);
+    ds__host_free(ds__trace_view.thread);
+    memset(&ds__trace_view, 0, sizeof ds__trace_view);
+}
+
+/* Returns a text by its number. */
+static const char *ds__trace_view_text(uint32_t number) {
+    return number < ds__trace_view.texts ? ds__trace_view.text[number] : "";
+}
+
+/* Makes room for `more` bytes and a zero. Returns 0 if there is no memory. */
+static int ds__trace_room(ds__trace_output *o, size_t more) {
+    if (o->size + more < o->room)
+        return 1;
+    size_t room = 2 * (o->size + more) + 4096;
+    char *fresh = o->failed ? NULL : ds__host_alloc(room);
+    if (!fresh) {
+        o->failed = 1;
+        return 0;
+    }
+    if (o->size)
+        memcpy(fresh, o->text, o->size);
+    ds__host_free(o->text);
+    o->text = fresh;
+    o->room = room;
+    return 1;
+}
+
+static void ds__trace_put(ds__trace_output *o, const char *text, size_t size) {
+    if (!ds__trace_room(o, size))
+        return;
+    memcpy(o->text + o->size, text, size);
+    o->size += size;
+}
+
+__attribute__((format(printf, 2, 3))) static void ds__trace_print(ds__trace_output *o,
+                                                                  const char *format, ...) {
+    va_list args;
+    char line[512];
+    va_start(args, format);
+    int n = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    ds__trace_put(o, line, ds__text_length(n, sizeof line));
+}
+
+/* Returns the bytes that a character has by its first byte in UTF-8 (RFC 3629); 0: none. */
+static size_t ds__trace_utf8_size(unsigned char first) {
+    if (first < 0x80)
+        return 1;
+    if (first < 0xc2 || first > 0xf4)
+        return 0;
+    if (first < 0xe0)
+        return 2;
+    return first < 0xf0 ? 3 : 4;
+}
+
+/* Returns the bytes of the character at the beginning of a text; 0: it is none in UTF-8. */
+static size_t ds__trace_utf8(const unsigned char *t) {
+    /* the second byte has a narrower range after these first bytes */
+    static const struct {
+        unsigned char first, least, most;
+    } narrow[] = {
+        { 0xe0, 0xa0, 0xbf }, { 0xed, 0x80, 0x9f }, { 0xf0, 0x90, 0xbf }, { 0xf4, 0x80, 0x8f }
+    };
+
+    size_t n = ds__trace_utf8_size(*t);
+    for (size_t i = 1; i < n; i++)
+        if ((t[i] & 0xc0) != 0x80)
+            return 0;
+    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++)
+        if (*t == narrow[i].first && (t[1] < narrow[i].least || t[1] > narrow[i].most))
+            return 0;
+    return n;
+}
+
+/* Writes a JSON string with its quotes. No "<" is in it, so that it may stand in a script of a
+   page. Bytes that are no UTF-8 become "?". */
+static void ds__trace_put_string(ds__trace_output *o, const char *text) {
+    const unsigned char *t = (const unsigned char *)text;
+    ds__trace_put(o, "\"", 1);
+    while (*t) {
+        size_t more = ds__trace_utf8(t);
+        if (*t == '"' || *t == '\\')
+            ds__trace_print(o, "\\%c", *t);
+        else if (*t < 32 || *t == '<' || *t == 127)
+            ds__trace_print(o, "\\u%04x", *t);
+        else if (!more)
+            ds__trace_put(o, "?", 1);
+        else
+            ds__trace_put(o, (const char *)t, more);
+        t += more ? more : 1;
+    }
+    ds__trace_put(o, "\"", 1);
+}
+
+/* Writes bytes in base64. */
+static void ds__trace_put_base64(ds__trace_output *o, const unsigned char *from, size_t size) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    if (!ds__trace_room(o, (size + 2) / 3 * 4))
+        return;
+    char *to = o->text + o->size;
+    for (size_t i = 0; i < size; i += 3) {
+        uint32_t bits = (uint32_t)from[i] << 16;
+        bits |= i + 1 < size ? (uint32_t)from[i + 1] << 8 : 0;
+        bits |= i + 2 < size ? from[i + 2] : 0;
+        *to++ = digits[bits >> 18];
+        *to++ = digits[bits >> 12 & 63];
+        *to++ = i + 1 < size ? digits[bits >> 6 & 63] : '=';
+        *to++ = i + 2 < size ? digits[bits & 63] : '=';
+    }
+    o->size += (size_t)(to - (o->text + o->size));
+}
+
+/* Writes bytes to the file. */
+static void ds__trace_output_write(ds__trace_output *o, const char *text, size_t size) {
+    if (!o->failed && size && fwrite(text, 1, size, o->file) != size)
+        o->failed = 1;
+    o->bytes += size;
+}
+
+/* Writes the collected text, so that it is in the file even if the process is killed. end: a
+   compressed file ends with it. */
+static void ds__trace_output_flush(ds__trace_output *o, int end) {
+    if (o->packer && !o->failed) {
+        const char *packed;
+        size_t size = ds__deflate(o->packer, o->text, o->size, end, &packed);
+        if (size == SIZE_MAX)
+            o->failed = 1;
+        else
+            ds__trace_output_write(o, packed, size);
+    } else {
+        ds__trace_output_write(o, o->text, o->size);
+    }
+    o->part_size += o->size;
+    o->size = 0;
+    if (!o->failed && fflush(o->file) != 0)
+        o->failed = 1;
+}
+
+/* Opens the file of an output whose format is set. Returns 0 after a failure; errno has it. */
+static int ds__trace_output_fopen(ds__trace_output *o, const char *path) {
+    o->file = fopen(path, "wb");
+    o->part_size = 0;
+    o->packer = NULL;
+    if (!o->file || !o->format->compressed)
+        return o->file != NULL;
+    o->packer = ds__deflate_begin(1);
+    if (o->packer)
+        return 1;
+    fclose(o->file);
+    o->file = NULL;
+    errno = ENOMEM;
+    return 0;
+}
+
+static void ds__trace_output_fclose(ds__trace_output *o) {
+    ds__deflate_end(o->packer);
+    o->packer = NULL;
+    if (o->file && fclose(o->file) != 0)
+        o->failed = 1;
+    o->file = NULL;
+}
+
+/* Continues in another file, whose name has the number of the part. Returns 0 after a failure. */
+static int ds__trace_output_turn(ds__trace_output *o) {
+    char path[sizeof o->path + 16];
+    size_t stem = strlen(o->path) - strlen(o->format->ending);
+    ds__trace_output_fclose(o);
+    o->part++;
+    snprintf(path, sizeof path, "%.*s-%d%s", (int)stem, o->path, o->part + 1, o->format->ending);
+    if (!ds__trace_output_fopen(o, path))
+        o->failed = 1;
+    return !o->failed;
+}
+
+/* Frees an output after its file is closed. */
+static void ds__trace_output_deinit(ds__trace_output *o) {
+    ds__host_free(o->text);
+    ds__host_free(o->marked);
+    ds__host_free(o->queue);
+    ds__host_free(o->list);
+    memset(o, 0, sizeof *o);
+}
+
+#endif
