@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes what sh and awk make of src/: the call-site macros and the page of the memory report in
-# src/, the picture of its folders in docs/, then the headers, devstream.hpp and devstream.c in the top
+# Writes what sh and awk make of src/: the call-site macros and the pages of the memory report and
+# of traces in src/, the picture of its folders in docs/, then the headers, devstream.hpp and devstream.c in the top
 # folder, and the single file. Only what differs is written.
 #     headers.sh            writes; does nothing outside of a git checkout, as in a release archive
 #     headers.sh --check    writes nothing, and fails when something differs
@@ -33,8 +33,10 @@ for entry in $entries; do
     awk -f tools/sites.awk src=src "$entry" >"$new/sites"
     take "$new/sites" "src/api/${entry}_sites.gen.h"
 done
-awk -f tools/page.awk path=src/alloc/snapshot_page.html >"$new/page"
-take "$new/page" src/alloc/snapshot_page.gen.h
+for page in alloc/snapshot_page=ds__page trace/page=ds__trace_page; do
+    awk -f tools/page.awk path="src/${page%=*}.html" name="${page#*=}" >"$new/page"
+    take "$new/page" "src/${page%=*}.gen.h"
+done
 
 for template in src/*/*.tmpl; do
     awk -f tools/expand.awk path="$template" >"$new/expanded"
