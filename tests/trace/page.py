@@ -599,6 +599,18 @@ def test_a_trace_with_memory_only(c):
     same(c.js('rows.map(r => r.heading || r.name)'), ['memory', 'cpu:0'])
 
 
+def test_records_of_later_kinds(c):
+    trace = samples.small()
+    trace.add(13, 0, 110000, 120000, 109000, name='later', id=98)
+    trace.add(40, 0, 1000, 1000, 0, name='later')
+    c.show(trace)
+
+    c.click('stream 0 copies', 115000)
+
+    same(c.details()[0][0], 'operation of kind 13: later (cpu:0, stream 0 copies)')
+    same(c.js('rows.length'), 10)
+
+
 def test_records_out_of_order(c):
     trace, plain = samples.random_trace(3000, seed=8)
     c.show(trace)
@@ -629,7 +641,8 @@ def test_comparison_shows_differences(c):
     names = {line[0]: line[1:] for line in c.table('names')}
     same(names['ds_copy'], ['copy', '2\u00b1 0', '50 us+10 us (+20 %)', '25 us+5 us (+20 %)', '30 us+6 us (+20 %)',
                             '1.05 TB/s\u2212175 GB/s (\u221217 %)'])
-    has(c.table('streams')[1][5], '30.1 us', '+6.02 us (+20 %)')
+    same(c.table('streams')[1][4:6], ['-', '30.1 us+6.02 us (+20 %)'])
+    same(c.table('streams')[0][5], '0 ns')
     # Both begin at the same place, and one time scale holds for both.
     same(c.js("[round(X(A.b[0] + A.shift) - X(B.b[0] + B.shift)), A.b[0], B.b[0]]"), [0, 10000, 12000])
     c.click('stream 0 copies', 20000)
