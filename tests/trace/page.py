@@ -743,6 +743,16 @@ def test_many_operations_are_drawn_with_few_rectangles(c):
         same([stats[kind, name][x] for x in ('count', 'total', 'most')], [len(times), sum(times), max(times)])
 
 
+def test_thousands_of_streams(c):
+    trace, _ = samples.random_trace(60000, streams=3000)
+    c.show(trace)
+
+    same(c.js("[A.streamRows.length, document.querySelectorAll('#streams tbody tr').length]"), [3000, 101])
+    has(c.table('streams')[-1][0], 'and 2,900 more')
+    shares = c.js('A.streamRows.map(r => r.overlap / r.busyTime)')
+    assert all(0 < x <= 1 for x in shares)
+
+
 def test_columns_show_the_shares_of_their_time(c):
     """Zoomed out, the height of a colour in a column of pixels is its share of the time."""
     trace = Trace()
