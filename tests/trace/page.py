@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import samples  # noqa: E402
 from browser import Browser, path  # noqa: E402
-from chunks import COPY, EVENT, FILL, HOST, KERNEL, PAGE, STEP, WAIT, Trace  # noqa: E402
+from chunks import COPY, EVENT, FILL, HOST, KERNEL, LAUNCH, NODE, PAGE, STEP, WAIT, Trace  # noqa: E402
 
 OPERATIONS = int(os.environ.get('TRACE_OPERATIONS', 1000000))
 CAUSES = ('waiting', 'host late', 'starting', 'no work')
@@ -210,6 +210,22 @@ def test_gaps_have_causes(c):
     same(pieces['stream 1 compute'], [
         [1, 8, 'no work'], [8, 12, 'starting'], [20, 40.1, 'waiting'], [60, 65, 'starting'], [90, 108, 'host late'],
         [108, 110, 'starting'], [110, 120, 'waiting'], [120, 122, 'starting'], [150, 160, 'no work']])
+
+
+def test_gaps_of_nodes_begin_at_the_launch(c):
+    trace = Trace()
+    device = trace.device('cpu:0')
+    stream, lane = trace.stream(device, 'stream'), trace.stream(device, 'lane')
+    for i, (enqueued, begin) in enumerate(((5000, 20000), (60000, 80000))):
+        trace.add(LAUNCH, stream, begin, begin + 20000, enqueued, name='graph', id=10 * i + 1)
+        trace.add(NODE, lane, begin + 1000, begin + 15000, begin + 1000, name='node', id=10 * i + 2, cause=10 * i + 1)
+    trace.end = 100000
+    c.show(trace)
+
+    same(c.pieces()['stream 1 lane'], [[20000, 21000, 'starting'], [35000, 60000, 'host late'],
+                                       [60000, 81000, 'starting'], [95000, 100000, 'no work']])
+    c.click('stream 1 lane', 90000)
+    same(c.details_of('Enqueued'), ['21 us before its begin'])
 
 
 def test_gaps_of_a_random_trace(c):
