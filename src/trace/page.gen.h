@@ -1194,7 +1194,7 @@ static const char *const ds__trace_page[] = {
     "add('color-mix(in srgb,var(--arrow) 30%,var(--card))', 'pending: freed, still in use by a stream');\n"
     "}\n"
     "function explain() {\n"
-    "const rows = [['Wheel', 'zoom at the pointer; with Shift: move; over the names: scroll'], ['Drag', 'move; with Shift: zoom to the stretch'], ['W S or + \\u2212', 'zoom in and out'], ['A D or \\u2190 \\u2192', 'move in time'],\n"
+    "const rows = [['Wheel', 'zoom at the pointer; with Shift: move; over the names: scroll'], ['Drag', 'move; with Shift: zoom to the stretch'], ['Click', 'select an operation, a gap or a race; on the name of a stream: list its gaps; double: zoom to it'], ['W S or + \\u2212', 'zoom in and out'], ['A D or \\u2190 \\u2192', 'move in time'],\n"
     "['\\u2191 \\u2193', 'scroll the rows'], ['F', 'fit the whole trace'], ['M', 'zoom to the selected operation'], ['N P', 'next and previous operation of the row, or match of the search'], ['C', 'go to the operation that was waited for'], ['/', 'search; Enter: next match'], ['Esc', 'end search and selection'], ['?', 'this help']];\n"
     "const box = $('keys').querySelector('table');\n"
     "for (const [key, s] of rows) {\n"
