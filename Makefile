@@ -100,7 +100,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer trace-page fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -197,6 +197,10 @@ ifeq ($(CUDA_HOME),)
 else
 	@TURN=6 DS_TEST_DRIVER=cuda $(TEST_ENV) $(call suite,$(B)/conformance-standin) # other groups than on the CPU driver
 endif
+
+# TRACE_OPERATIONS=10000: so many operations in the largest trace. `tests/trace/page.py --measure` prints the time until they are drawn.
+trace-page: ## test the page of a trace in a headless browser (chromium); PART=keys: the tests with this in their name
+	@tests/trace/run.sh $(PART)
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
@@ -347,7 +351,7 @@ uninstall: ## remove what install has put there
 	@$(INSTALL) uninstall $(LIBRARY)
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
-	@tools/install-deps.sh check docs matrix bench model kernels source
+	@tools/install-deps.sh check docs matrix bench model kernels source page
 
 clean: ## remove build/
 	rm -rf build

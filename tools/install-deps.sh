@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1.
 set -u
 [ $# -gt 0 ] || set -- check
@@ -10,6 +10,7 @@ compiles() { # compiles COMPILER LANGUAGE HEADER...
     for h in "$@"; do echo "#include <$h>"; done | $cc -x "$lang" -fsyntax-only - 2>/dev/null
 }
 # Only where we know the packages; elsewhere that case of the matrix is skipped.
+browser() { [ -n "${BROWSER_FOR_TESTS:-}" ] || have chromium || have chromium-browser || have google-chrome || have google-chrome-stable; }
 crosses() { ! have apt-get || { have aarch64-linux-gnu-gcc && have qemu-aarch64; }; }
 library() { for d in /usr/lib /usr/lib64 /usr/lib/*; do [ ! -e "$d/$1" ] || return 0; done; return 1; }
 links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }
@@ -50,6 +51,8 @@ bench|have mpicc && have mpirun|libopenmpi-dev openmpi-bin|openmpi-devel|openmpi
 source|have clang-format-14|clang-format-14|-|-|-|-|clang-format 14 (another version formats differently)
 kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
+page|browser|chromium|chromium|chromium|chromium|chromium|Chromium
+page|have python3|python3|python3|python|python3|python3|python3
 END
 }
 
