@@ -163,7 +163,7 @@ static int trace_chunk(trace_file *t, const char *text, size_t size) {
 
 /* Reads a page. Returns 0 if it is not a trace. */
 static int trace_read(const char *path, trace_file *t) {
-    static const char begin[] = "<script type=application/x-devstream>";
+    static const char begin[] = "\n<script type=application/x-devstream>{"; /* not in the page */
     size_t size;
     char *text = trace_read_all(path, &size);
     memset(t, 0, sizeof *t);
@@ -173,7 +173,7 @@ static int trace_read(const char *path, trace_file *t) {
         return 0;
     char *at = text;
     while ((at = strstr(at, begin)) != NULL) {
-        char *from = at + sizeof begin - 1;
+        char *from = at + sizeof begin - 2;
         char *end = strstr(from, "</script>\n");
         if (!end) {
             t->cut = 1;
@@ -181,7 +181,7 @@ static int trace_read(const char *path, trace_file *t) {
         }
         if (!trace_chunk(t, from, (size_t)(end - from)))
             return 0;
-        at = end;
+        at = end + sizeof "</script>" - 1;
     }
     return t->chunks > 0;
 }
