@@ -5182,6 +5182,9 @@ enum {
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
     DS__SEEN_OOM,      /* there is no memory for a block: bytes, stream, device, result */
+    /* the check layer has reported a race: label is the text, hazard, operation, before, and the
+       stream of the later operation */
+    DS__SEEN_RACE,
     DS__SEEN_KINDS
 };
 
@@ -5215,6 +5218,9 @@ typedef struct ds__seen {
     const ds__seen_operand *operand;
     size_t operands;
     const ds_range_event *range;
+    const char *hazard;
+    uint64_t operation;                /* id in the recording of activity; 0: it has none */
+    uint64_t before;                   /* the same of the earlier operation */
     const ds_activity_batch *activity; /* valid until the observer returns */
 } ds__seen;
 

@@ -345,6 +345,7 @@ enum {
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
     DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
     DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
+    DS__RACE_TRACED = 16384,     /* operations whose ids in a recording are kept */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096         /* the same for memory */
 };
@@ -571,6 +572,13 @@ typedef struct ds__race_group {
     uint32_t thread;
 } ds__race_group;
 
+/* The id of an operation in a recording of activity. */
+typedef struct ds__race_traced {
+    uint64_t n;
+    uint64_t id;
+    uint32_t line;
+} ds__race_traced;
+
 /* The operation whose accesses are checked. */
 typedef struct ds__race_now {
     const ds__race_clock *clock;
@@ -637,6 +645,7 @@ static struct {
     size_t place_room;
     ds__race_table place_keys; /* key of a place -> index */
 
+    ds__race_traced *traced; /* DS__RACE_TRACED; NULL: no recording has run */
     ds__race_found found[DS__RACE_FOUND];
     ds__race_hit hit[DS__RACE_HITS];
     uint64_t version; /* of both maps, from 1 */
@@ -661,6 +670,7 @@ static _Thread_local struct {
     int inside;          /* within a collective or a fill of the library */
     ds__race_task *task; /* the host function that it runs */
     uint64_t launch;     /* operation of its last launch of a graph */
+    uint64_t traced;     /* id of the operation that is checked in a recording, or 0 */
     ds_extent extent[DS_KERNEL_MAX_PARAMS];
     size_t extents; /* of ds_check_set_extents */
 } ds__race_tls;
@@ -2670,6 +2680,59 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
     }
 }
 
+/* check/traced.h - operations of a recording, for the races that a trace shows.
+
+   While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
+   it, and ds__race_traced_find returns them. ds__race_traced_tell tells the observers of a race
+   between two operations.
+
+   Invariants: a place of the table has the operation that was written there last; readers compare
+   the operation.
+   Locks: ds__race.lock is held.
+   Threads: any. */
+
+/* Returns the place of an operation. */
+static ds__race_traced *ds__race_traced_at(uint32_t line, uint64_t n) {
+    return &ds__race.traced[ds__race_hash(n * DS__RACE_LINES + line) % DS__RACE_TRACED];
+}
+
+/* Keeps the id of an operation; 0: it has none. */
+static void ds__race_traced_set(uint32_t line, uint64_t n, uint64_t id) {
+    if (DS__LIKELY(!id))
+        return;
+    if (!ds__race.traced)
+        ds__race.traced = ds__race_alloc(DS__RACE_TRACED * sizeof *ds__race.traced);
+    if (ds__race.traced)
+        *ds__race_traced_at(line, n) = (ds__race_traced){ n, id, line };
+}
+
+/* Returns the id of an operation, or 0. */
+static uint64_t ds__race_traced_find(uint32_t line, uint64_t n) {
+    const ds__race_traced *at = ds__race.traced ? ds__race_traced_at(line, n) : NULL;
+    return at && at->line == line && at->n == n ? at->id : 0;
+}
+
+/* Tells the observers of a reported race. before: NULL: there is no earlier operation. */
+static void ds__race_traced_tell(const ds_hazard_report *r, const char *hazard,
+                                 const ds__race_now *now, const ds__race_record *before) {
+    const ds__race_line *l = now->line ? ds__race.line[now->line] : NULL;
+    uint64_t stream = l && !l->is_host ? l->handle : 0;
+    ds__observer_notify(&(ds__seen){
+        .kind = DS__SEEN_RACE,
+        .label = r->text,
+        .hazard = hazard,
+        .stream = { stream },
+        .operation = stream ? ds__race_tls.traced : 0,
+        .before = before ? ds__race_traced_find(before->line, before->n) : 0,
+    });
+}
+
+static void ds__race_traced_deinit(void) {
+    ds__race_release(ds__race.traced,
+                     ds__race.traced ? DS__RACE_TRACED * sizeof *ds__race.traced : 0);
+    ds__race.traced = NULL;
+}
+
 /* check/report.h - reports: text, JSON, keys, sinks.
 
    ds__race_report describes a hazard between two accesses and passes it to the sinks: the function
@@ -2916,7 +2979,8 @@ static void ds__race_tell_failure(void) {
 }
 
 /* Passes a report to the sinks. */
-static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
+static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t, const ds__race_now *now,
+                          const ds__race_record *before) {
     t->size = 0;
     if (ds__race.json)
         ds__race_print_json(r, t);
@@ -2930,6 +2994,8 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
         ds__race.report_fn(r, ds__race.report_user);
         ds__user_code_end(&user);
     }
+    if (!r->possible || ds__race.possible)
+        ds__race_traced_tell(r, ds__hazard_names[r->hazard], now, before);
     if (ds__race.aborts && !r->possible)
         abort();
 }
@@ -3007,7 +3073,7 @@ static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds_
         return;
     }
     r.number = r.possible ? ++ds__race.stats.possible : ++ds__race.stats.reports;
-    ds__race_emit(&r, &t);
+    ds__race_emit(&r, &t, now, before);
 }
 
 /* Prints the numbers at the end, if there was a report. */
@@ -4221,19 +4287,24 @@ static void ds__race_capture_ask(int backend, void *stream, const ds__op *op) {
         ds__race_capture_note(stream, ds__race_captures(backend, stream));
 }
 
-/* Takes an operation that the driver has accepted. */
-static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int captures) {
+/* Takes an operation that the driver has accepted. id: in a recording of activity, or 0. */
+static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int captures,
+                                uint64_t id) {
     int blocks = !captures && ds__race_copy_blocks(backend, op);
     if (!ds__race_enter())
         return;
     ds__race_line *l = ds__race_line_of(stream);
     if (l)
         l->captures = (uint8_t)captures;
-    if (l && !captures)
+    if (l && !captures) {
+        ds__race_tls.traced = id;
         ds__race_accepted(l, op);
-    else if (l && op->kind == DS__OP_KERNEL)
+        ds__race_tls.traced = 0;
+        ds__race_traced_set(l->index, l->n, id);
+    }
+    if (l && captures && op->kind == DS__OP_KERNEL)
         ds__race_extents_keep(op);
-    else if (l && op->kind == DS__OP_RECORD)
+    if (l && captures && op->kind == DS__OP_RECORD)
         ds__race_moment_capture(&ds__race.events, ds__race_key(op->u.event.event));
     if (l && blocks)
         ds__race_host_wait(l);
@@ -4254,6 +4325,16 @@ static void ds__race_submit_cancel(void *stream, const ds__op *op) {
     ds__race_leave();
 }
 
+/* Keeps the id of a host function or a launch, which was taken before. */
+static void ds__race_submit_traced(void *stream, uint64_t id) {
+    if (!ds__race_enter())
+        return;
+    const ds__race_line *l = ds__race_line_of(stream);
+    if (l)
+        ds__race_traced_set(l->index, l->n, id);
+    ds__race_leave();
+}
+
 static ds_result ds__race_submit(int backend, void *stream, const ds__op *op) {
     const ds__driver *next = ds__race.next[backend];
     if (!atomic_load_explicit(&ds__race.on, memory_order_relaxed))
@@ -4261,10 +4342,15 @@ static ds_result ds__race_submit(int backend, void *stream, const ds__op *op) {
     int captures = ds__race_captures(backend, stream);
     int taken = !captures && ds__race_submit_begin(stream, op);
     ds_result r = next->submit(stream, op);
+    uint64_t id = atomic_load_explicit(&ds__activity.on, memory_order_relaxed)
+                      ? next->activity_last(stream, 0)
+                      : 0;
     if (taken && r != DS_OK)
         ds__race_submit_cancel(stream, op);
+    else if (taken && id)
+        ds__race_submit_traced(stream, id);
     else if (!taken && r == DS_OK)
-        ds__race_submit_end(backend, stream, op, captures);
+        ds__race_submit_end(backend, stream, op, captures, id);
     if (op->kind == DS__OP_KERNEL)
         ds__race_tls.extents = 0;
     return r;
@@ -4412,6 +4498,7 @@ static void ds__race_deinit(void) {
     ds__race_map_deinit(&ds__race.alloc);
     ds__race_lines_deinit();
     ds__race_edges_deinit();
+    ds__race_traced_deinit();
     ds__race_places_deinit();
     ds__race_patterns_deinit();
     ds__race_release(ds__race.text, ds__race.text_room);
@@ -4817,8 +4904,8 @@ static void ds__race_seen(const ds__seen *seen) {
         ds__race_tls.inside++;
     else if (seen->kind == DS__SEEN_END)
         ds__race_tls.inside--;
-    if (!ds__race_enter())
-        return;
+    if (seen->kind == DS__SEEN_RACE || !ds__race_enter())
+        return; /* told under the layer's lock */
     switch (seen->kind) {
     case DS__SEEN_ALLOC:
         ds__race_seen_alloc(seen);

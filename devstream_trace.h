@@ -349,7 +349,8 @@ enum {
     DS__TRACE_ALLOC = 24,
     DS__TRACE_FREE,
     DS__TRACE_OOM,
-    DS__TRACE_FREED
+    DS__TRACE_FREED,
+    DS__TRACE_RACE = 32
 };
 
 enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4 };
@@ -964,14 +965,14 @@ static void ds__trace_take(const ds_activity_batch *batch) {
 }
 
 /* Takes a record of the calling thread, if a trace runs. The record has no texts yet; `name` is
-   NULL or the text of the record. */
+   NULL or the text of the record. fn: the call, or the hazard of a race. */
 static void ds__trace_note(ds__trace_record r, const char *name, const char *fn, ds_site site) {
     ds__spinlock_lock(&ds__trace.lock);
     if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed)) {
         uint32_t thread = ds__trace_thread_of();
         if (r.kind < DS__TRACE_ALLOC)
             r.row = thread;
-        else
+        else if (r.kind < DS__TRACE_RACE)
             r.id = thread;
         if (name)
             r.name = ds__trace_text(name);
@@ -2785,13 +2786,15 @@ static const char *ds__trace_kind_name(int kind) {
                                          "free",
                                          "out of memory",
                                          "free complete" };
+    if (kind == DS__TRACE_RACE)
+        return "race";
     return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 
 /* Writes the part of an event that all have. */
 static void ds__trace_json_head(ds__trace_output *o, const ds__trace_record *r, const char *phase,
                                 unsigned pid, unsigned tid) {
-    const char *name = ds__trace_view_text(r->name);
+    const char *name = ds__trace_view_text(r->kind == DS__TRACE_RACE ? r->call : r->name);
     if (!*name)
         name = r->kind == DS__TRACE_BLOCKED || r->kind == DS__TRACE_CALL
                    ? ds__trace_view_text(r->call)
@@ -2923,10 +2926,23 @@ static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r)
     ds__trace_print(o, ",\"args\":{\"bytes\":%llu}}", (unsigned long long)o->alive[device]);
 }
 
+/* Writes a race as an instant of the stream of the later operation. */
+static void ds__trace_json_race(ds__trace_output *o, const ds__trace_record *r) {
+    int has_row = r->row != DS__TRACE_NONE;
+    ds__trace_json_head(o, r, "i", has_row ? ds__trace_view.stream[r->row].device + 1 : 0,
+                        has_row ? ds__trace_json_tid(r->row) : 0);
+    ds__trace_print(o, ",\"s\":\"%s\",\"args\":{\"later\":%u,\"earlier\":%u,\"report\":",
+                    has_row ? "t" : "g", r->id, r->cause);
+    ds__trace_put_string(o, ds__trace_view_text(r->name));
+    ds__trace_print(o, "}}");
+}
+
 static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r) {
     if (r->kind < DS__TRACE_BLOCKED) {
         ds__trace_json_operation(o, r);
         ds__trace_json_queue(o, r);
+    } else if (r->kind == DS__TRACE_RACE) {
+        ds__trace_json_race(o, r);
     } else if (r->kind >= DS__TRACE_ALLOC) {
         ds__trace_json_block(o, r);
     } else {
@@ -3826,6 +3842,23 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
         ds__trace_note(r, NULL, "ds_range_start", site);
 }
 
+/* The check layer has reported a race. */
+static void ds__trace_seen_race(const ds__seen *seen) {
+    ds__trace_record r = { .kind = DS__TRACE_RACE,
+                           .row = DS__TRACE_NONE,
+                           .begin = ds__trace_now(),
+                           .id = (uint32_t)seen->operation,
+                           .cause = (uint32_t)seen->before };
+    r.end = r.begin;
+    if (seen->stream.id) {
+        ds__spinlock_lock(&ds__trace.lock);
+        if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
+            r.row = ds__trace_stream_of(seen->stream.id, 0, 0);
+        ds__spinlock_unlock(&ds__trace.lock);
+    }
+    ds__trace_note(r, seen->label, seen->hazard, seen->site);
+}
+
 /* A stream or the calling thread gets a label; also while no trace runs. */
 static void ds__trace_seen_label(const ds_range_event *e, int on) {
     ds__spinlock_lock(&ds__trace.lock);
@@ -3881,6 +3914,9 @@ static void ds__trace_seen(const ds__seen *seen) {
         break;
     case DS__SEEN_OOM:
         ds__trace_seen_block(seen, DS__TRACE_OOM);
+        break;
+    case DS__SEEN_RACE:
+        ds__trace_seen_race(seen);
         break;
     case DS__SEEN_BEGIN:
         ds__trace_seen_begin(seen);

@@ -9892,6 +9892,9 @@ enum {
     DS__SEEN_ACQUIRE,
     DS__SEEN_ACTIVITY, /* records of complete operations: activity; on a thread of the library */
     DS__SEEN_OOM,      /* there is no memory for a block: bytes, stream, device, result */
+    /* the check layer has reported a race: label is the text, hazard, operation, before, and the
+       stream of the later operation */
+    DS__SEEN_RACE,
     DS__SEEN_KINDS
 };
 
@@ -9925,6 +9928,9 @@ typedef struct ds__seen {
     const ds__seen_operand *operand;
     size_t operands;
     const ds_range_event *range;
+    const char *hazard;
+    uint64_t operation;                /* id in the recording of activity; 0: it has none */
+    uint64_t before;                   /* the same of the earlier operation */
     const ds_activity_batch *activity; /* valid until the observer returns */
 } ds__seen;
 
@@ -75477,6 +75483,7 @@ enum {
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
     DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
     DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
+    DS__RACE_TRACED = 16384,     /* operations whose ids in a recording are kept */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096         /* the same for memory */
 };
@@ -75703,6 +75710,13 @@ typedef struct ds__race_group {
     uint32_t thread;
 } ds__race_group;
 
+/* The id of an operation in a recording of activity. */
+typedef struct ds__race_traced {
+    uint64_t n;
+    uint64_t id;
+    uint32_t line;
+} ds__race_traced;
+
 /* The operation whose accesses are checked. */
 typedef struct ds__race_now {
     const ds__race_clock *clock;
@@ -75769,6 +75783,7 @@ static struct {
     size_t place_room;
     ds__race_table place_keys; /* key of a place -> index */
 
+    ds__race_traced *traced; /* DS__RACE_TRACED; NULL: no recording has run */
     ds__race_found found[DS__RACE_FOUND];
     ds__race_hit hit[DS__RACE_HITS];
     uint64_t version; /* of both maps, from 1 */
@@ -75793,6 +75808,7 @@ static _Thread_local struct {
     int inside;          /* within a collective or a fill of the library */
     ds__race_task *task; /* the host function that it runs */
     uint64_t launch;     /* operation of its last launch of a graph */
+    uint64_t traced;     /* id of the operation that is checked in a recording, or 0 */
     ds_extent extent[DS_KERNEL_MAX_PARAMS];
     size_t extents; /* of ds_check_set_extents */
 } ds__race_tls;
@@ -77802,6 +77818,59 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
     }
 }
 
+/* check/traced.h - operations of a recording, for the races that a trace shows.
+
+   While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
+   it, and ds__race_traced_find returns them. ds__race_traced_tell tells the observers of a race
+   between two operations.
+
+   Invariants: a place of the table has the operation that was written there last; readers compare
+   the operation.
+   Locks: ds__race.lock is held.
+   Threads: any. */
+
+/* Returns the place of an operation. */
+static ds__race_traced *ds__race_traced_at(uint32_t line, uint64_t n) {
+    return &ds__race.traced[ds__race_hash(n * DS__RACE_LINES + line) % DS__RACE_TRACED];
+}
+
+/* Keeps the id of an operation; 0: it has none. */
+static void ds__race_traced_set(uint32_t line, uint64_t n, uint64_t id) {
+    if (DS__LIKELY(!id))
+        return;
+    if (!ds__race.traced)
+        ds__race.traced = ds__race_alloc(DS__RACE_TRACED * sizeof *ds__race.traced);
+    if (ds__race.traced)
+        *ds__race_traced_at(line, n) = (ds__race_traced){ n, id, line };
+}
+
+/* Returns the id of an operation, or 0. */
+static uint64_t ds__race_traced_find(uint32_t line, uint64_t n) {
+    const ds__race_traced *at = ds__race.traced ? ds__race_traced_at(line, n) : NULL;
+    return at && at->line == line && at->n == n ? at->id : 0;
+}
+
+/* Tells the observers of a reported race. before: NULL: there is no earlier operation. */
+static void ds__race_traced_tell(const ds_hazard_report *r, const char *hazard,
+                                 const ds__race_now *now, const ds__race_record *before) {
+    const ds__race_line *l = now->line ? ds__race.line[now->line] : NULL;
+    uint64_t stream = l && !l->is_host ? l->handle : 0;
+    ds__observer_notify(&(ds__seen){
+        .kind = DS__SEEN_RACE,
+        .label = r->text,
+        .hazard = hazard,
+        .stream = { stream },
+        .operation = stream ? ds__race_tls.traced : 0,
+        .before = before ? ds__race_traced_find(before->line, before->n) : 0,
+    });
+}
+
+static void ds__race_traced_deinit(void) {
+    ds__race_release(ds__race.traced,
+                     ds__race.traced ? DS__RACE_TRACED * sizeof *ds__race.traced : 0);
+    ds__race.traced = NULL;
+}
+
 /* check/report.h - reports: text, JSON, keys, sinks.
 
    ds__race_report describes a hazard between two accesses and passes it to the sinks: the function
@@ -78048,7 +78117,8 @@ static void ds__race_tell_failure(void) {
 }
 
 /* Passes a report to the sinks. */
-static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
+static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t, const ds__race_now *now,
+                          const ds__race_record *before) {
     t->size = 0;
     if (ds__race.json)
         ds__race_print_json(r, t);
@@ -78062,6 +78132,8 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
         ds__race.report_fn(r, ds__race.report_user);
         ds__user_code_end(&user);
     }
+    if (!r->possible || ds__race.possible)
+        ds__race_traced_tell(r, ds__hazard_names[r->hazard], now, before);
     if (ds__race.aborts && !r->possible)
         abort();
 }
@@ -78139,7 +78211,7 @@ static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds_
         return;
     }
     r.number = r.possible ? ++ds__race.stats.possible : ++ds__race.stats.reports;
-    ds__race_emit(&r, &t);
+    ds__race_emit(&r, &t, now, before);
 }
 
 /* Prints the numbers at the end, if there was a report. */
@@ -79353,19 +79425,24 @@ static void ds__race_capture_ask(int backend, void *stream, const ds__op *op) {
         ds__race_capture_note(stream, ds__race_captures(backend, stream));
 }
 
-/* Takes an operation that the driver has accepted. */
-static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int captures) {
+/* Takes an operation that the driver has accepted. id: in a recording of activity, or 0. */
+static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int captures,
+                                uint64_t id) {
     int blocks = !captures && ds__race_copy_blocks(backend, op);
     if (!ds__race_enter())
         return;
     ds__race_line *l = ds__race_line_of(stream);
     if (l)
         l->captures = (uint8_t)captures;
-    if (l && !captures)
+    if (l && !captures) {
+        ds__race_tls.traced = id;
         ds__race_accepted(l, op);
-    else if (l && op->kind == DS__OP_KERNEL)
+        ds__race_tls.traced = 0;
+        ds__race_traced_set(l->index, l->n, id);
+    }
+    if (l && captures && op->kind == DS__OP_KERNEL)
         ds__race_extents_keep(op);
-    else if (l && op->kind == DS__OP_RECORD)
+    if (l && captures && op->kind == DS__OP_RECORD)
         ds__race_moment_capture(&ds__race.events, ds__race_key(op->u.event.event));
     if (l && blocks)
         ds__race_host_wait(l);
@@ -79386,6 +79463,16 @@ static void ds__race_submit_cancel(void *stream, const ds__op *op) {
     ds__race_leave();
 }
 
+/* Keeps the id of a host function or a launch, which was taken before. */
+static void ds__race_submit_traced(void *stream, uint64_t id) {
+    if (!ds__race_enter())
+        return;
+    const ds__race_line *l = ds__race_line_of(stream);
+    if (l)
+        ds__race_traced_set(l->index, l->n, id);
+    ds__race_leave();
+}
+
 static ds_result ds__race_submit(int backend, void *stream, const ds__op *op) {
     const ds__driver *next = ds__race.next[backend];
     if (!atomic_load_explicit(&ds__race.on, memory_order_relaxed))
@@ -79393,10 +79480,15 @@ static ds_result ds__race_submit(int backend, void *stream, const ds__op *op) {
     int captures = ds__race_captures(backend, stream);
     int taken = !captures && ds__race_submit_begin(stream, op);
     ds_result r = next->submit(stream, op);
+    uint64_t id = atomic_load_explicit(&ds__activity.on, memory_order_relaxed)
+                      ? next->activity_last(stream, 0)
+                      : 0;
     if (taken && r != DS_OK)
         ds__race_submit_cancel(stream, op);
+    else if (taken && id)
+        ds__race_submit_traced(stream, id);
     else if (!taken && r == DS_OK)
-        ds__race_submit_end(backend, stream, op, captures);
+        ds__race_submit_end(backend, stream, op, captures, id);
     if (op->kind == DS__OP_KERNEL)
         ds__race_tls.extents = 0;
     return r;
@@ -79544,6 +79636,7 @@ static void ds__race_deinit(void) {
     ds__race_map_deinit(&ds__race.alloc);
     ds__race_lines_deinit();
     ds__race_edges_deinit();
+    ds__race_traced_deinit();
     ds__race_places_deinit();
     ds__race_patterns_deinit();
     ds__race_release(ds__race.text, ds__race.text_room);
@@ -79949,8 +80042,8 @@ static void ds__race_seen(const ds__seen *seen) {
         ds__race_tls.inside++;
     else if (seen->kind == DS__SEEN_END)
         ds__race_tls.inside--;
-    if (!ds__race_enter())
-        return;
+    if (seen->kind == DS__SEEN_RACE || !ds__race_enter())
+        return; /* told under the layer's lock */
     switch (seen->kind) {
     case DS__SEEN_ALLOC:
         ds__race_seen_alloc(seen);
@@ -80445,7 +80538,8 @@ enum {
     DS__TRACE_ALLOC = 24,
     DS__TRACE_FREE,
     DS__TRACE_OOM,
-    DS__TRACE_FREED
+    DS__TRACE_FREED,
+    DS__TRACE_RACE = 32
 };
 
 enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4 };
@@ -81060,14 +81154,14 @@ static void ds__trace_take(const ds_activity_batch *batch) {
 }
 
 /* Takes a record of the calling thread, if a trace runs. The record has no texts yet; `name` is
-   NULL or the text of the record. */
+   NULL or the text of the record. fn: the call, or the hazard of a race. */
 static void ds__trace_note(ds__trace_record r, const char *name, const char *fn, ds_site site) {
     ds__spinlock_lock(&ds__trace.lock);
     if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed)) {
         uint32_t thread = ds__trace_thread_of();
         if (r.kind < DS__TRACE_ALLOC)
             r.row = thread;
-        else
+        else if (r.kind < DS__TRACE_RACE)
             r.id = thread;
         if (name)
             r.name = ds__trace_text(name);
@@ -82881,13 +82975,15 @@ static const char *ds__trace_kind_name(int kind) {
                                          "free",
                                          "out of memory",
                                          "free complete" };
+    if (kind == DS__TRACE_RACE)
+        return "race";
     return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 
 /* Writes the part of an event that all have. */
 static void ds__trace_json_head(ds__trace_output *o, const ds__trace_record *r, const char *phase,
                                 unsigned pid, unsigned tid) {
-    const char *name = ds__trace_view_text(r->name);
+    const char *name = ds__trace_view_text(r->kind == DS__TRACE_RACE ? r->call : r->name);
     if (!*name)
         name = r->kind == DS__TRACE_BLOCKED || r->kind == DS__TRACE_CALL
                    ? ds__trace_view_text(r->call)
@@ -83019,10 +83115,23 @@ static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r)
     ds__trace_print(o, ",\"args\":{\"bytes\":%llu}}", (unsigned long long)o->alive[device]);
 }
 
+/* Writes a race as an instant of the stream of the later operation. */
+static void ds__trace_json_race(ds__trace_output *o, const ds__trace_record *r) {
+    int has_row = r->row != DS__TRACE_NONE;
+    ds__trace_json_head(o, r, "i", has_row ? ds__trace_view.stream[r->row].device + 1 : 0,
+                        has_row ? ds__trace_json_tid(r->row) : 0);
+    ds__trace_print(o, ",\"s\":\"%s\",\"args\":{\"later\":%u,\"earlier\":%u,\"report\":",
+                    has_row ? "t" : "g", r->id, r->cause);
+    ds__trace_put_string(o, ds__trace_view_text(r->name));
+    ds__trace_print(o, "}}");
+}
+
 static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r) {
     if (r->kind < DS__TRACE_BLOCKED) {
         ds__trace_json_operation(o, r);
         ds__trace_json_queue(o, r);
+    } else if (r->kind == DS__TRACE_RACE) {
+        ds__trace_json_race(o, r);
     } else if (r->kind >= DS__TRACE_ALLOC) {
         ds__trace_json_block(o, r);
     } else {
@@ -83922,6 +84031,23 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
         ds__trace_note(r, NULL, "ds_range_start", site);
 }
 
+/* The check layer has reported a race. */
+static void ds__trace_seen_race(const ds__seen *seen) {
+    ds__trace_record r = { .kind = DS__TRACE_RACE,
+                           .row = DS__TRACE_NONE,
+                           .begin = ds__trace_now(),
+                           .id = (uint32_t)seen->operation,
+                           .cause = (uint32_t)seen->before };
+    r.end = r.begin;
+    if (seen->stream.id) {
+        ds__spinlock_lock(&ds__trace.lock);
+        if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
+            r.row = ds__trace_stream_of(seen->stream.id, 0, 0);
+        ds__spinlock_unlock(&ds__trace.lock);
+    }
+    ds__trace_note(r, seen->label, seen->hazard, seen->site);
+}
+
 /* A stream or the calling thread gets a label; also while no trace runs. */
 static void ds__trace_seen_label(const ds_range_event *e, int on) {
     ds__spinlock_lock(&ds__trace.lock);
@@ -83977,6 +84103,9 @@ static void ds__trace_seen(const ds__seen *seen) {
         break;
     case DS__SEEN_OOM:
         ds__trace_seen_block(seen, DS__TRACE_OOM);
+        break;
+    case DS__SEEN_RACE:
+        ds__trace_seen_race(seen);
         break;
     case DS__SEEN_BEGIN:
         ds__trace_seen_begin(seen);

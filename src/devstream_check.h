@@ -79,6 +79,7 @@ extern "C" {
 #include "check/memory.h"
 #include "check/access.h"
 #include "check/explain.h"
+#include "check/traced.h"
 #include "check/report.h"
 #include "check/graph.h"
 #include "check/operation.h"

@@ -178,19 +178,24 @@ static void ds__race_capture_ask(int backend, void *stream, const ds__op *op) {
         ds__race_capture_note(stream, ds__race_captures(backend, stream));
 }
 
-/* Takes an operation that the driver has accepted. */
-static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int captures) {
+/* Takes an operation that the driver has accepted. id: in a recording of activity, or 0. */
+static void ds__race_submit_end(int backend, void *stream, const ds__op *op, int captures,
+                                uint64_t id) {
     int blocks = !captures && ds__race_copy_blocks(backend, op);
     if (!ds__race_enter())
         return;
     ds__race_line *l = ds__race_line_of(stream);
     if (l)
         l->captures = (uint8_t)captures;
-    if (l && !captures)
+    if (l && !captures) {
+        ds__race_tls.traced = id;
         ds__race_accepted(l, op);
-    else if (l && op->kind == DS__OP_KERNEL)
+        ds__race_tls.traced = 0;
+        ds__race_traced_set(l->index, l->n, id);
+    }
+    if (l && captures && op->kind == DS__OP_KERNEL)
         ds__race_extents_keep(op);
-    else if (l && op->kind == DS__OP_RECORD)
+    if (l && captures && op->kind == DS__OP_RECORD)
         ds__race_moment_capture(&ds__race.events, ds__race_key(op->u.event.event));
     if (l && blocks)
         ds__race_host_wait(l);
@@ -211,6 +216,16 @@ static void ds__race_submit_cancel(void *stream, const ds__op *op) {
     ds__race_leave();
 }
 
+/* Keeps the id of a host function or a launch, which was taken before. */
+static void ds__race_submit_traced(void *stream, uint64_t id) {
+    if (!ds__race_enter())
+        return;
+    const ds__race_line *l = ds__race_line_of(stream);
+    if (l)
+        ds__race_traced_set(l->index, l->n, id);
+    ds__race_leave();
+}
+
 static ds_result ds__race_submit(int backend, void *stream, const ds__op *op) {
     const ds__driver *next = ds__race.next[backend];
     if (!atomic_load_explicit(&ds__race.on, memory_order_relaxed))
@@ -218,10 +233,15 @@ static ds_result ds__race_submit(int backend, void *stream, const ds__op *op) {
     int captures = ds__race_captures(backend, stream);
     int taken = !captures && ds__race_submit_begin(stream, op);
     ds_result r = next->submit(stream, op);
+    uint64_t id = atomic_load_explicit(&ds__activity.on, memory_order_relaxed)
+                      ? next->activity_last(stream, 0)
+                      : 0;
     if (taken && r != DS_OK)
         ds__race_submit_cancel(stream, op);
+    else if (taken && id)
+        ds__race_submit_traced(stream, id);
     else if (!taken && r == DS_OK)
-        ds__race_submit_end(backend, stream, op, captures);
+        ds__race_submit_end(backend, stream, op, captures, id);
     if (op->kind == DS__OP_KERNEL)
         ds__race_tls.extents = 0;
     return r;
@@ -369,6 +389,7 @@ static void ds__race_deinit(void) {
     ds__race_map_deinit(&ds__race.alloc);
     ds__race_lines_deinit();
     ds__race_edges_deinit();
+    ds__race_traced_deinit();
     ds__race_places_deinit();
     ds__race_patterns_deinit();
     ds__race_release(ds__race.text, ds__race.text_room);

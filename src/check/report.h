@@ -20,6 +20,7 @@
 #define DS__CHECK_REPORT_H
 
 #include "explain.h"
+#include "traced.h"
 
 static const char *const ds__hazard_names[] = { "none",
                                                 "read-after-write",
@@ -248,7 +249,8 @@ static void ds__race_tell_failure(void) {
 }
 
 /* Passes a report to the sinks. */
-static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
+static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t, const ds__race_now *now,
+                          const ds__race_record *before) {
     t->size = 0;
     if (ds__race.json)
         ds__race_print_json(r, t);
@@ -262,6 +264,8 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t) {
         ds__race.report_fn(r, ds__race.report_user);
         ds__user_code_end(&user);
     }
+    if (!r->possible || ds__race.possible)
+        ds__race_traced_tell(r, ds__hazard_names[r->hazard], now, before);
     if (ds__race.aborts && !r->possible)
         abort();
 }
@@ -339,7 +343,7 @@ static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds_
         return;
     }
     r.number = r.possible ? ++ds__race.stats.possible : ++ds__race.stats.reports;
-    ds__race_emit(&r, &t);
+    ds__race_emit(&r, &t, now, before);
 }
 
 /* Prints the numbers at the end, if there was a report. */

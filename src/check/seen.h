@@ -231,8 +231,8 @@ static void ds__race_seen(const ds__seen *seen) {
         ds__race_tls.inside++;
     else if (seen->kind == DS__SEEN_END)
         ds__race_tls.inside--;
-    if (!ds__race_enter())
-        return;
+    if (seen->kind == DS__SEEN_RACE || !ds__race_enter())
+        return; /* told under the layer's lock */
     switch (seen->kind) {
     case DS__SEEN_ALLOC:
         ds__race_seen_alloc(seen);

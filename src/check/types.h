@@ -38,6 +38,7 @@ enum {
     DS__RACE_MEMORY = 256 << 20, /* bytes of the layer, by default */
     DS__RACE_MEMORY_LEAST = 4,   /* MiB: the ring of waits takes 2 MiB */
     DS__RACE_POSITIONS = 256,    /* rows of an operand of a collective, beside its innermost ones */
+    DS__RACE_TRACED = 16384,     /* operations whose ids in a recording are kept */
     DS__RACE_FOUND = 256,        /* places that are found again at once */
     DS__RACE_HITS = 4096         /* the same for memory */
 };
@@ -264,6 +265,13 @@ typedef struct ds__race_group {
     uint32_t thread;
 } ds__race_group;
 
+/* The id of an operation in a recording of activity. */
+typedef struct ds__race_traced {
+    uint64_t n;
+    uint64_t id;
+    uint32_t line;
+} ds__race_traced;
+
 /* The operation whose accesses are checked. */
 typedef struct ds__race_now {
     const ds__race_clock *clock;
@@ -330,6 +338,7 @@ static struct {
     size_t place_room;
     ds__race_table place_keys; /* key of a place -> index */
 
+    ds__race_traced *traced; /* DS__RACE_TRACED; NULL: no recording has run */
     ds__race_found found[DS__RACE_FOUND];
     ds__race_hit hit[DS__RACE_HITS];
     uint64_t version; /* of both maps, from 1 */
@@ -354,6 +363,7 @@ static _Thread_local struct {
     int inside;          /* within a collective or a fill of the library */
     ds__race_task *task; /* the host function that it runs */
     uint64_t launch;     /* operation of its last launch of a graph */
+    uint64_t traced;     /* id of the operation that is checked in a recording, or 0 */
     ds_extent extent[DS_KERNEL_MAX_PARAMS];
     size_t extents; /* of ds_check_set_extents */
 } ds__race_tls;

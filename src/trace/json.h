@@ -119,13 +119,15 @@ static const char *ds__trace_kind_name(int kind) {
                                          "free",
                                          "out of memory",
                                          "free complete" };
+    if (kind == DS__TRACE_RACE)
+        return "race";
     return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "?";
 }
 
 /* Writes the part of an event that all have. */
 static void ds__trace_json_head(ds__trace_output *o, const ds__trace_record *r, const char *phase,
                                 unsigned pid, unsigned tid) {
-    const char *name = ds__trace_view_text(r->name);
+    const char *name = ds__trace_view_text(r->kind == DS__TRACE_RACE ? r->call : r->name);
     if (!*name)
         name = r->kind == DS__TRACE_BLOCKED || r->kind == DS__TRACE_CALL
                    ? ds__trace_view_text(r->call)
@@ -257,10 +259,23 @@ static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r)
     ds__trace_print(o, ",\"args\":{\"bytes\":%llu}}", (unsigned long long)o->alive[device]);
 }
 
+/* Writes a race as an instant of the stream of the later operation. */
+static void ds__trace_json_race(ds__trace_output *o, const ds__trace_record *r) {
+    int has_row = r->row != DS__TRACE_NONE;
+    ds__trace_json_head(o, r, "i", has_row ? ds__trace_view.stream[r->row].device + 1 : 0,
+                        has_row ? ds__trace_json_tid(r->row) : 0);
+    ds__trace_print(o, ",\"s\":\"%s\",\"args\":{\"later\":%u,\"earlier\":%u,\"report\":",
+                    has_row ? "t" : "g", r->id, r->cause);
+    ds__trace_put_string(o, ds__trace_view_text(r->name));
+    ds__trace_print(o, "}}");
+}
+
 static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r) {
     if (r->kind < DS__TRACE_BLOCKED) {
         ds__trace_json_operation(o, r);
         ds__trace_json_queue(o, r);
+    } else if (r->kind == DS__TRACE_RACE) {
+        ds__trace_json_race(o, r);
     } else if (r->kind >= DS__TRACE_ALLOC) {
         ds__trace_json_block(o, r);
     } else {

@@ -140,14 +140,14 @@ static void ds__trace_take(const ds_activity_batch *batch) {
 }
 
 /* Takes a record of the calling thread, if a trace runs. The record has no texts yet; `name` is
-   NULL or the text of the record. */
+   NULL or the text of the record. fn: the call, or the hazard of a race. */
 static void ds__trace_note(ds__trace_record r, const char *name, const char *fn, ds_site site) {
     ds__spinlock_lock(&ds__trace.lock);
     if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed)) {
         uint32_t thread = ds__trace_thread_of();
         if (r.kind < DS__TRACE_ALLOC)
             r.row = thread;
-        else
+        else if (r.kind < DS__TRACE_RACE)
             r.id = thread;
         if (name)
             r.name = ds__trace_text(name);

@@ -115,6 +115,23 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
         ds__trace_note(r, NULL, "ds_range_start", site);
 }
 
+/* The check layer has reported a race. */
+static void ds__trace_seen_race(const ds__seen *seen) {
+    ds__trace_record r = { .kind = DS__TRACE_RACE,
+                           .row = DS__TRACE_NONE,
+                           .begin = ds__trace_now(),
+                           .id = (uint32_t)seen->operation,
+                           .cause = (uint32_t)seen->before };
+    r.end = r.begin;
+    if (seen->stream.id) {
+        ds__spinlock_lock(&ds__trace.lock);
+        if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
+            r.row = ds__trace_stream_of(seen->stream.id, 0, 0);
+        ds__spinlock_unlock(&ds__trace.lock);
+    }
+    ds__trace_note(r, seen->label, seen->hazard, seen->site);
+}
+
 /* A stream or the calling thread gets a label; also while no trace runs. */
 static void ds__trace_seen_label(const ds_range_event *e, int on) {
     ds__spinlock_lock(&ds__trace.lock);
@@ -170,6 +187,9 @@ static void ds__trace_seen(const ds__seen *seen) {
         break;
     case DS__SEEN_OOM:
         ds__trace_seen_block(seen, DS__TRACE_OOM);
+        break;
+    case DS__SEEN_RACE:
+        ds__trace_seen_race(seen);
         break;
     case DS__SEEN_BEGIN:
         ds__trace_seen_begin(seen);

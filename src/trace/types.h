@@ -46,7 +46,8 @@ enum {
     DS__TRACE_ALLOC = 24,
     DS__TRACE_FREE,
     DS__TRACE_OOM,
-    DS__TRACE_FREED
+    DS__TRACE_FREED,
+    DS__TRACE_RACE = 32
 };
 
 enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4 };

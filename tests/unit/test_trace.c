@@ -819,23 +819,43 @@ static void test_the_program_may_record_activity_too(void **state) {
     ok(ds_shutdown());
 }
 
-static void test_check_and_trace_work_together(void **state) {
+/* Two fills without a wait between them. */
+static void race_on(ds_device device) {
+    void *memory;
+    ok(ds_device_alloc(device, SIZE, &memory));
+    ok(ds_fill(memory, 1, 1, SIZE, stream_on(device, "a")));
+    ok(ds_fill(memory, 2, 1, SIZE, stream_on(device, "b")));
+    ok(ds_device_synchronize(device));
+}
+
+/* A race has the ids of both operations. */
+static void test_races_of_the_check_layer_are_in_the_trace(void **state) {
     (void)state;
     ds_check_stats stats;
     static ds_cpu_desc cpu = { .devices = 1 };
-    void *memory;
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .check = "quiet", .trace = path_of("both.html") }));
-    ok(ds_device_alloc(ds_cpu(0), SIZE, &memory));
-    ok(ds_fill(memory, 1, 1, SIZE, stream_on(ds_cpu(0), "a")));
-    ok(ds_fill(memory, 2, 1, SIZE, stream_on(ds_cpu(0), "b")));
-    ok(ds_device_synchronize(ds_cpu(0)));
-    ok(ds_check_get_stats(&stats));
-    ok(ds_shutdown());
+    for (int cuda = 0; cuda < 2; cuda++) {
+        ok(ds_init(
+            &(ds_init_desc){ .cpu = &cpu, .check = "quiet", .trace = path_of("both.html") }));
+        race_on(cuda && ds_backend_is_available(DS_DEVICE_CUDA) ? ds_cuda(0) : ds_cpu(0));
+        ok(ds_check_get_stats(&stats));
+        ok(ds_shutdown());
 
-    trace_file t = read_trace(path_of("both.html"));
-    assert_int_equal(stats.reports, 1);
-    assert_int_equal(count_kind(&t, 3), 2);
-    assert_non_null(find_call(&t, "ds_device_synchronize", 0));
+        trace_file t = read_trace(path_of("both.html"));
+        assert_int_equal(stats.reports, 1);
+        assert_int_equal(count_kind(&t, 3), 2);
+        assert_int_equal(count_kind(&t, 32), 1);
+        assert_non_null(find_call(&t, "ds_device_synchronize", 0));
+        const trace_record *race = find_call(&t, "write-after-write", 0);
+        assert_non_null(race);
+        const trace_record *later = trace_find(&t, race->id);
+        const trace_record *earlier = trace_find(&t, race->cause);
+        assert_non_null(later);
+        assert_non_null(earlier);
+        assert_string_equal(trace_text(&t, t.stream[later->row].label), "b");
+        assert_string_equal(trace_text(&t, t.stream[earlier->row].label), "a");
+        assert_int_equal(race->row, later->row);
+        assert_non_null(strstr(trace_text(&t, race->name), "ds_stream_wait_stream(b, a)"));
+    }
 }
 
 /* The process that ends with the exit code of the check layer: this program with other arguments.
@@ -1006,7 +1026,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_signal_writes_a_dump),
         cmocka_unit_test(test_a_long_wait_is_reported),
         cmocka_unit_test(test_the_program_may_record_activity_too),
-        cmocka_unit_test(test_check_and_trace_work_together),
+        cmocka_unit_test(test_races_of_the_check_layer_are_in_the_trace),
         cmocka_unit_test(test_the_exit_of_the_check_layer_completes_a_trace),
         cmocka_unit_test(test_collectives_have_steps),
         cmocka_unit_test(test_wrong_options_are_refused),
