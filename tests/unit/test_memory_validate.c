@@ -184,12 +184,26 @@ static void test_the_validator_accepts_changes_by_other_threads(void **state) {
     }
 }
 
+/* The same without another thread: it would be between its call of the driver and the sums. */
+static void test_the_validator_accepts_sums_that_are_moving(void **state) {
+    (void)state;
+    begin(confs[0]);
+    ds__mem_dev *dev = ds__mem_device(device);
+    atomic_fetch_add(&dev->moving, 1);
+    atomic_fetch_add(&dev->reserved, 512);
+    ok(ds_mem_validate(device));
+    atomic_fetch_sub(&dev->reserved, 512);
+    atomic_fetch_sub(&dev->moving, 1);
+    end();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_validator_sees_wrong_limit_accounting),
         cmocka_unit_test(test_the_validator_sees_wrong_statistics),
         cmocka_unit_test(test_the_validator_sees_a_wrong_order_of_segments),
-        cmocka_unit_test(test_the_validator_accepts_changes_by_other_threads)
+        cmocka_unit_test(test_the_validator_accepts_changes_by_other_threads),
+        cmocka_unit_test(test_the_validator_accepts_sums_that_are_moving)
     };
     return cmocka_run_group_tests_name("memory validate", tests, NULL, NULL);
 }
