@@ -5,7 +5,7 @@
 # run.sh alloc - only the rows about the allocator, into docs/bench.md; alloc --quick: one short pass of devstream and the limit, only printed.
 # run.sh comm - only the rows about collectives, into docs/bench.md; two minutes. comm --quick: one short pass, only printed.
 # run.sh once - only the rows about kernels that are written once, into docs/bench.md; two minutes. once --quick: one short pass, only printed.
-# run.sh check - only the cost of the check layer, into docs/bench.md; a minute.
+# run.sh layers - only the cost of the layers check and trace, into docs/bench.md; three minutes.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
@@ -17,8 +17,8 @@ warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
 case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | graphs | alloc | comm | once | check | '') ;;
-    *) echo "usage: $0 [quick | cuda | graphs | check | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
+    cuda | graphs | alloc | comm | once | layers | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs | layers | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
 esac
 case $only$short in
     "$only") ;;
@@ -151,22 +151,22 @@ once_programs() {
     usable omp.h "$cc -fopenmp -xc" || { openmp=-fopenmp-simd; remark openmp "not installed: package libgomp1 with the compiler's OpenMP headers (libgcc-*-dev)"; }
     build devstream once $cc -std=gnu11 $flags $warn_c -ffp-contract=off $openmp -I. bench/once.c -pthread -lm
 }
-# The cost of the check layer; the programs have all headers, as devstream.c.
-check() {
+# The cost of the layers; the programs have all headers, as devstream.c.
+layers() {
     local name programs=()
-    $cc -std=gnu11 $flags $warn_c bench/check.c -o $out/check -pthread -lm &&
-        $cc -std=gnu11 $flags $warn_c -DWITHOUT_HEADER bench/check.c -o $out/check_without -pthread -lm || { remark devstream "failed: bench/check.c"; return 1; }
+    $cc -std=gnu11 $flags $warn_c bench/layers.c -o $out/layers -pthread -lm &&
+        $cc -std=gnu11 $flags $warn_c -DWITHOUT_HEADER bench/layers.c -o $out/layers_without -pthread -lm || { remark devstream "failed: bench/layers.c"; return 1; }
     for name in examples/demo examples/train bench/alloc; do
         printf '#define DEVSTREAM_IMPLEMENTATION\n#include "devstream_check.h"\n#include "%s.c"\n' $name |
             $cc -std=gnu11 $flags -I. -Iexamples -Ibench -x c - -o $out/checked_${name#*/} -pthread -lm || { remark devstream "failed: $name.c"; return 1; }
     done
     programs+=("$out/checked_demo" "$out/checked_train")
     for name in train serve; do traces && programs+=("env BENCH_QUICK=1 BENCH_RESULTS=/dev/null $out/checked_alloc $name"); done
-    timeout 500 $out/check "${programs[@]}" >$out/check.md || { remark devstream "failed: check"; return 1; }
-    cat $out/check.md
-    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/check.md; } | part check
+    timeout 500 $out/layers "${programs[@]}" >$out/layers.md || { remark devstream "failed: layers"; return 1; }
+    cat $out/layers.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/layers.md; } | part layers
 }
-if [ "$only" = check ]; then check; exit; fi
+if [ "$only" = layers ]; then layers; exit; fi
 case $only in
     graphs) graph_programs ;;
     alloc) alloc_programs ;;
@@ -218,7 +218,7 @@ echo && alloc || status=1
 echo && comm || status=1
 echo && once || status=1
 cuda || status=1
-echo && check || status=1
+echo && layers || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1
 else

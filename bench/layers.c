@@ -1,12 +1,13 @@
-/* check.c - the cost of the check layer: the same work without it and with it, in turn.
+/* layers.c - the cost of the layers check and trace: the same work without and with one, in turn.
 
-   check [COMMAND...]: prints a table in Markdown; the time of each command is compared, too.
-   check CASE NUMBER prints one figure; the table starts such a process for each figure, so that
+   layers [COMMAND...]: prints tables in Markdown; the time of each command is compared, too.
+   layers CASE NUMBER prints one figure; a table starts such a process for each figure, so that
    nothing is left of an earlier one. Times of launches are those of the calls: the streams wait for
    a gate, so no worker runs. Exit 0, or 1 if something failed. */
 #define DEVSTREAM_IMPLEMENTATION
 #ifndef WITHOUT_HEADER
 #include "../devstream_check.h"
+#include "../devstream_trace.h"
 #endif
 #include "../devstream_kernel.h"
 #include <pthread.h>
@@ -222,11 +223,37 @@ static double count_bytes(int count) {
 }
 #endif
 
+static double thread_cpu_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/* ns of a tiny kernel on one stream, from the first launch to the end of the wait. what: 0: time,
+   1: time of the processor of the calling thread in the launches, 2: of all threads. */
+static double time_queue(int what) {
+    static double v[ROUNDS];
+    prepare(1);
+    for (int r = 0; r < ROUNDS; r++) {
+        double start = what == 2 ? bench_cpu_ns() : what ? thread_cpu_ns() : bench_now_ns();
+        for (int i = 0; i < 5 * BATCH; i++)
+            OK(DS_LAUNCH(store, stream[0], 1, range[0]));
+        if (what == 1)
+            v[r] = (thread_cpu_ns() - start) / (5 * BATCH);
+        OK(ds_stream_synchronize(stream[0]));
+        if (what != 1)
+            v[r] = ((what ? bench_cpu_ns() : bench_now_ns()) - start) / (5 * BATCH);
+        bench_sleep_us(5000); /* the records are written */
+    }
+    return bench_median(v, ROUNDS);
+}
+
 static const struct {
     const char *name;
     double (*measure)(int number);
 } cases[] = { { "launch", time_launches }, { "worst", time_worst },    { "pieces", time_pieces },
-              { "threads", time_threads }, { "nodes", time_liveness }, { "bytes", count_bytes } };
+              { "threads", time_threads }, { "nodes", time_liveness }, { "bytes", count_bytes },
+              { "queue", time_queue } };
 
 static int measure(const char *name, int number) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
@@ -276,28 +303,70 @@ static void row(const char *title, const char *without, const char *with, int ti
     fflush(stdout);
 }
 
-/* Prints a row of a command without the layer and with it. */
-static void compare(const char *title, const char *command, int timed, double goal) {
+/* Prints a row of a command without a layer and with it. on: what turns the layer on. */
+static void compare(const char *title, const char *command, const char *on, int timed,
+                    double goal) {
     char without[512];
     char with[512];
     snprintf(without, sizeof without, "DEVSTREAM_CHECK=0 %s", command);
-    snprintf(with, sizeof with, "DEVSTREAM_CHECK=quiet %s", command);
+    snprintf(with, sizeof with, "%s %s", on, command);
     row(title, without, with, timed, goal);
 }
 
-static void figure(const char *title, const char *name, int number, double goal) {
+static const char check_on[] = "DEVSTREAM_CHECK=quiet";
+
+static void figure(const char *title, const char *name, int number, const char *on, double goal) {
     char command[400];
     snprintf(command, sizeof command, "%s %s %d", self, name, number);
-    compare(title, command, 0, goal);
+    compare(title, command, on, 0, goal);
 }
 
-/* Prints a row of a program without the header, and one with it that does not turn the layer on. */
+/* Prints a row of a program without the headers, and one with them that turns no layer on. */
 static void compare_headers(void) {
     char without[512];
     char with[512];
     snprintf(without, sizeof without, "%s_without launch 16", self);
     snprintf(with, sizeof with, "%s launch 16", self);
-    row("launch, program without the header, and with it, ns", without, with, 0, 0);
+    row("launch, program without the headers, and with them, ns", without, with, 0, 0);
+}
+
+static void head(const char *layer) {
+    printf("| %s | without | with the layer | cost | goal | goal met |\n"
+           "|---|---:|---:|---:|---:|---:|\n",
+           layer);
+}
+
+static void check_table(int count, char *const *commands) {
+    head("check");
+    figure("launch, 3 operands in 1,000 ranges, 4 streams, ns", "launch", 4, check_on, 100);
+    figure("the same, 16 streams, ns", "launch", 16, check_on, 100);
+    figure("the same, 64 streams, ns", "launch", 64, check_on, 100);
+    compare_headers();
+    figure("64 readers, then a write: the write, ns", "worst", 64, check_on, 0);
+    figure("launch in a block with 1,000 accesses, ns", "pieces", 1000, check_on, 0);
+    figure("launch, 16 streams, 1 thread, ns", "threads", 1, check_on, 0);
+    figure("the same, 2 threads, ns", "threads", 2, check_on, 0);
+    figure("the same, 4 threads, ns", "threads", 4, check_on, 0);
+    figure("graph launch, checks of each distinct pointer, ns", "nodes", 500, check_on, 0);
+    figure("memory of a range with one access, bytes", "bytes", 20000, check_on, 0);
+    for (int i = 0; i < count; i++) {
+        const char *name = strrchr(commands[i], '/');
+        char title[80];
+        snprintf(title, sizeof title, "%s, s", name ? name + 1 : commands[i]);
+        compare(title, commands[i], check_on, 1, 0);
+    }
+}
+
+static void trace_table(void) {
+    static const char ring[] = "DEVSTREAM_TRACE=1";
+    char file[400];
+    snprintf(file, sizeof file, "DEVSTREAM_TRACE=%s.html", self);
+    printf("\n");
+    head("trace");
+    figure("launch, calling thread, CPU time, ns", "queue", 1, ring, 40);
+    figure("launch and execution, all threads, CPU time, ns", "queue", 2, ring, 0);
+    figure("one queue, end to end, ns", "queue", 0, ring, 0);
+    figure("the same, with a page, ns", "queue", 0, file, 0);
 }
 
 int main(int argc, char **argv) {
@@ -305,24 +374,7 @@ int main(int argc, char **argv) {
     if (argc == 3 && strchr(argv[1], '/') == NULL) /* no command */
         return measure(argv[1], atoi(argv[2]));
 
-    printf("| row | without | with the layer | cost | goal | goal met |\n"
-           "|---|---:|---:|---:|---:|---:|\n");
-    figure("launch, 3 operands in 1,000 ranges, 4 streams, ns", "launch", 4, 100);
-    figure("the same, 16 streams, ns", "launch", 16, 100);
-    figure("the same, 64 streams, ns", "launch", 64, 100);
-    compare_headers();
-    figure("64 readers, then a write: the write, ns", "worst", 64, 0);
-    figure("launch in a block with 1,000 accesses, ns", "pieces", 1000, 0);
-    figure("launch, 16 streams, 1 thread, ns", "threads", 1, 0);
-    figure("the same, 2 threads, ns", "threads", 2, 0);
-    figure("the same, 4 threads, ns", "threads", 4, 0);
-    figure("graph launch, checks of each distinct pointer, ns", "nodes", 500, 0);
-    figure("memory of a range with one access, bytes", "bytes", 20000, 0);
-    for (int i = 1; i < argc; i++) {
-        const char *name = strrchr(argv[i], '/');
-        char title[80];
-        snprintf(title, sizeof title, "%s, s", name ? name + 1 : argv[i]);
-        compare(title, argv[i], 1, 0);
-    }
+    check_table(argc - 1, argv + 1);
+    trace_table();
     return bench_failed;
 }
