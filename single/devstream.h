@@ -2089,9 +2089,9 @@ DSDEF void ds_range_scope_leave(ds_range_scope *scope);
    from CUPTI (devstream_trace.h), the records of kernels, fills and copies have these times, or
    zeros for both if CUPTI has lost its record.
 
-   Without a recording, calls pay nothing. With one, an operation on a CPU device costs some 200 ns
-   more, and one on CUDA the enqueueing of two events. Small collectives that would run in the
-   calling thread are enqueued instead. */
+   Without a recording, calls pay nothing. With one, an operation on a CPU device costs the caller
+   some 40 ns more, and as much the thread that runs it, and one on CUDA the enqueueing of two
+   events. Small collectives that would run in the calling thread are enqueued instead. */
 
 /** Kinds of operations. */
 typedef enum ds_activity_kind {
@@ -21370,7 +21370,7 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
-                          ds__activity_tls.last);
+                          ds__cpu_modes(DS__CPU_NOTED) ? ds__activity_tls.last : 0);
         if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }
@@ -31953,7 +31953,7 @@ enum {
     DS__CUDA_BASE_TRIES = 4,
     DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
     DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 256,
+    DS__CUDA_ENDS = 4096,
     DS__CUDA_CAUSES = 1024,           /* ends of operations, for waits */
     DS__CUDA_LANES = 64,              /* of the nodes of a launch */
     DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI for which nobody waits */
@@ -32336,7 +32336,7 @@ static int ds__cuda_pair_is_settled(const ds__cuda_pair *p) {
 
 /* Moves the times of a record behind those of the records before. */
 static void ds__cuda_record_place(ds_activity *a) {
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 56) % DS__CUDA_ENDS;
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
     size_t cause = a->cause_id % DS__CUDA_CAUSES;
     if (a->begin_ns < a->enqueue_ns)
         a->begin_ns = a->enqueue_ns;
@@ -80711,7 +80711,7 @@ enum {
     DS__TRACE_RING = 131072, /* records */
     DS__TRACE_RING_LEAST = 256,
     DS__TRACE_RING_MOST = 1 << 24,
-    DS__TRACE_ACTIVITIES = 32768, /* records of activity between two batches */
+    DS__TRACE_ACTIVITIES = 65536, /* records of activity between two batches */
     DS__TRACE_SLICE = 256,        /* records that are taken or read under the lock at once */
     DS__TRACE_TEXTS = 1 << 20,
     DS__TRACE_TEXT_BYTES = 1 << 25,
@@ -80720,7 +80720,9 @@ enum {
     DS__TRACE_OPEN_RANGES = 256,
     DS__TRACE_COLLECTIVES = 32, /* public functions with steps */
     DS__TRACE_LONGEST = 10,
-    DS__TRACE_CHUNK = 8192, /* records that are written at once */
+    DS__TRACE_BLOCKED_NS = 1000, /* the shortest wait before a free that has a record */
+    DS__TRACE_DEPTH = 256,       /* the greatest length of a queue in the counters of a JSON file */
+    DS__TRACE_CHUNK = 8192,      /* records that are written at once */
     DS__TRACE_PATH = 480,
     DS__TRACE_PART = 240 << 20 /* text of a part of a JSON file */
 };
@@ -80789,6 +80791,14 @@ typedef struct ds__trace_place {
     size_t devices;
 } ds__trace_place;
 
+/* The operations of a stream that were written, from the first one that may have been pending when
+   the next one was enqueued. */
+typedef struct ds__trace_queue {
+    uint64_t end[DS__TRACE_DEPTH];
+    size_t first; /* counts that are taken modulo the size */
+    size_t next;
+} ds__trace_queue;
+
 struct ds__trace_output;
 
 /* A format. begin writes the beginning of a file or part, write records that are now in `slice`,
@@ -80820,7 +80830,10 @@ typedef struct ds__trace_output {
     uint64_t dropped;       /* records that the ring did not get, as far as the file tells it */
     uint64_t alive[256];    /* JSON: bytes that are allocated on each device */
     int first;              /* JSON: 1: no event was written yet in this part */
-    uint32_t *marked;       /* JSON: ids of operations with the begin of an arrow, by id */
+    struct ds__trace_queue *queue; /* JSON: of the streams */
+    size_t queues;
+    size_t queue_room;
+    uint32_t *marked; /* JSON: ids of operations with the begin of an arrow, by id */
     char path[DS__TRACE_PATH + 32];
 } ds__trace_output;
 
@@ -81552,6 +81565,7 @@ static int ds__trace_output_turn(ds__trace_output *o) {
 static void ds__trace_output_deinit(ds__trace_output *o) {
     ds__host_free(o->text);
     ds__host_free(o->marked);
+    ds__host_free(o->queue);
     ds__host_free(o->list);
     memset(o, 0, sizeof *o);
 }
@@ -81875,6 +81889,47 @@ static void ds__trace_json_operation(ds__trace_output *o, const ds__trace_record
     ds__trace_json_args(o, r);
 }
 
+/* Writes the counter of pending operations of a stream. */
+static void ds__trace_json_pending(ds__trace_output *o, uint32_t row, uint64_t time,
+                                   size_t pending) {
+    char name[128];
+    const ds__trace_stream *s = &ds__trace_view.stream[row];
+    if (*s->name)
+        snprintf(name, sizeof name, "queue of %s", s->name);
+    else
+        snprintf(name, sizeof name, "queue of stream %llu", (unsigned long long)s->number);
+    ds__trace_json_next(o);
+    ds__trace_print(o, "{\"ph\":\"C\",\"pid\":%u,\"name\":", s->device + 1);
+    ds__trace_put_string(o, name);
+    ds__trace_json_time(o, "ts", time);
+    ds__trace_print(o, ",\"args\":{\"pending\":%zu}}", pending);
+}
+
+/* Writes the counter for the operations that ended until `time`. */
+static void ds__trace_json_queue_end(ds__trace_output *o, uint32_t row, uint64_t time) {
+    ds__trace_queue *q = &o->queue[row];
+    for (; q->first < q->next && q->end[q->first % DS__TRACE_DEPTH] <= time; q->first++)
+        ds__trace_json_pending(o, row, q->end[q->first % DS__TRACE_DEPTH], q->next - q->first - 1);
+}
+
+/* Counts an operation in the queue of its stream: the operations of a stream are written in order,
+   so those that were pending at its enqueueing are known. */
+static void ds__trace_json_queue(ds__trace_output *o, const ds__trace_record *r) {
+    size_t count = (size_t)r->row + 1;
+    if (r->row == DS__TRACE_NONE || r->kind == DS__TRACE_NODE || r->flags & DS__TRACE_OPEN ||
+        (count > o->queues && !ds__array_reserve(&o->queue, sizeof *o->queue, o->queues,
+                                                 count - o->queues, &o->queue_room)))
+        return;
+    for (; o->queues < count; o->queues++)
+        o->queue[o->queues].first = o->queue[o->queues].next = 0;
+    ds__trace_queue *q = &o->queue[r->row];
+    ds__trace_json_queue_end(o, r->row, r->time);
+    if (q->next - q->first == DS__TRACE_DEPTH)
+        q->first++;
+    q->end[q->next++ % DS__TRACE_DEPTH] = r->end;
+    ds__trace_json_pending(o, r->row, r->time, q->next - q->first);
+}
+
 /* Writes the change of a block, and the counter of its device. */
 static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r) {
     unsigned pid = r->dst;
@@ -81901,6 +81956,7 @@ static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r)
 static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r) {
     if (r->kind < DS__TRACE_BLOCKED) {
         ds__trace_json_operation(o, r);
+        ds__trace_json_queue(o, r);
     } else if (r->kind >= DS__TRACE_ALLOC) {
         ds__trace_json_block(o, r);
     } else {
@@ -81922,8 +81978,10 @@ static void ds__trace_json_begin(ds__trace_output *o) {
         memset(o->marked, 0, ds__trace.ring_size * sizeof *o->marked);
 }
 
+/* Ends the array. now: the end of the trace, 0: of a part. */
 static void ds__trace_json_end(ds__trace_output *o, uint64_t now) {
-    (void)now;
+    for (uint32_t i = 0; now && i < o->queues; i++)
+        ds__trace_json_queue_end(o, i, UINT64_MAX);
     ds__trace_put(o, o->first ? "[]\n" : "\n]\n", 3);
     ds__trace_output_flush(o, 1);
 }
@@ -82901,8 +82959,10 @@ static void ds__trace_block_begin(ds__trace_waiting *w) {
     ds__spinlock_unlock(&ds__trace.lock);
 }
 
-/* It returns. cause: the operation that it waited for; 0: none, or several. */
-static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, ds_result result) {
+/* It returns. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
+   is none, as most frees wait for nothing. */
+static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, uint64_t least,
+                                ds_result result) {
     ds__trace_record r = { .kind = DS__TRACE_BLOCKED,
                            .flags = ds__trace_flags(result),
                            .begin = w->begin,
@@ -82914,7 +82974,7 @@ static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, ds_r
         p = &(*p)->next;
     *p = w->next;
     ds__spinlock_unlock(&ds__trace.lock);
-    if (r.end > r.begin)
+    if (r.end - r.begin >= least)
         ds__trace_note(r, NULL, w->fn, w->site);
 }
 
@@ -82924,56 +82984,65 @@ static int ds__trace_blocks(void) {
 }
 
 /* Calls an entry that may block, between the two. */
-#define DS__TRACE_BLOCKING(b, cause, entry, arguments) \
-    ds__trace_waiting w;                               \
-    if (!ds__trace_blocks())                           \
-        return ds__trace.next[b]->entry arguments;     \
-    uint64_t id = cause;                               \
-    ds__trace_block_begin(&w);                         \
-    ds_result r = ds__trace.next[b]->entry arguments;  \
-    ds__trace_block_end(&w, id, r);                    \
+#define DS__TRACE_BLOCKING(b, cause, least, entry, arguments) \
+    ds__trace_waiting w;                                      \
+    if (!ds__trace_blocks())                                  \
+        return ds__trace.next[b]->entry arguments;            \
+    uint64_t id = cause;                                      \
+    ds__trace_block_begin(&w);                                \
+    ds_result r = ds__trace.next[b]->entry arguments;         \
+    ds__trace_block_end(&w, id, least, r);                    \
     return r
 
 static ds_result ds__trace_stream_synchronize(int b, void *stream, uint64_t timeout_ns) {
     if (!timeout_ns)
         return ds__trace.next[b]->stream_synchronize(stream, timeout_ns);
-    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(stream, 0), stream_synchronize,
+    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(stream, 0), 1, stream_synchronize,
                        (stream, timeout_ns));
 }
 
 static ds_result ds__trace_event_synchronize(int b, void *event, uint64_t timeout_ns) {
     if (!timeout_ns)
         return ds__trace.next[b]->event_synchronize(event, timeout_ns);
-    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(event, 1), event_synchronize,
+    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(event, 1), 1, event_synchronize,
                        (event, timeout_ns));
 }
 
 static ds_result ds__trace_device_synchronize(int b, int device) {
-    DS__TRACE_BLOCKING(b, 0, device_synchronize, (device));
+    DS__TRACE_BLOCKING(b, 0, 1, device_synchronize, (device));
 }
 
 static ds_result ds__trace_memory_wait(int b, int device) {
-    DS__TRACE_BLOCKING(b, 0, memory_wait, (device));
+    DS__TRACE_BLOCKING(b, 0, DS__TRACE_BLOCKED_NS, memory_wait, (device));
 }
 
 static ds_result ds__trace_submit(int b, void *stream, const ds__op *op) {
     if (DS__LIKELY(!(op->flags & DS__OP_BLOCKS) ||
                    (op->kind != DS__OP_COPY && op->kind != DS__OP_FILL)))
         return ds__trace.next[b]->submit(stream, op);
-    DS__TRACE_BLOCKING(b, 0, submit, (stream, op));
+    DS__TRACE_BLOCKING(b, 0, 1, submit, (stream, op));
 }
 
-/* A driver has stopped. The last one ends the layer, whose recording has ended with ds_shutdown. */
-static void ds__trace_stop(int b) {
-    ds__trace.next[b]->stop();
-    ds__trace.next[b] = NULL;
-    if (--ds__trace.layer > 0)
+/* Completes the trace when the recording has ended with ds_shutdown. */
+static void ds__trace_shutdown(void) {
+    if (!atomic_load(&ds__trace.on))
         return;
-    if (atomic_load(&ds__trace.on)) {
-        ds__trace_complete();
-        if (ds__trace.desc.dump && ds__trace_dump_write(ds__trace.desc.dump) < 0)
-            ds__log_warn("%s", ds__tls.error);
-    }
+    ds__trace_complete();
+    if (ds__trace.desc.dump && ds__trace_dump_write(ds__trace.desc.dump) < 0)
+        ds__log_warn("%s", ds__tls.error);
+}
+
+/* A driver stops. The last one ends the layer: the trace before it, since the check layer below may
+   end the process. */
+static void ds__trace_stop(int b) {
+    const ds__driver *next = ds__trace.next[b];
+    int last = --ds__trace.layer == 0;
+    if (last)
+        ds__trace_shutdown();
+    ds__trace.next[b] = NULL;
+    next->stop();
+    if (!last)
+        return;
     ds__trace_release();
     ds__spinlock_lock(&ds__trace.lock);
     ds__trace_streams_deinit();

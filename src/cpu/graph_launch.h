@@ -133,7 +133,7 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
         uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
-                          ds__activity_tls.last);
+                          ds__cpu_modes(DS__CPU_NOTED) ? ds__activity_tls.last : 0);
         if (e->registry)
             ds__cpu_event_publish(e, x->lane[f->lane], upto);
     }

@@ -104,7 +104,7 @@ static int ds__cuda_pair_is_settled(const ds__cuda_pair *p) {
 
 /* Moves the times of a record behind those of the records before. */
 static void ds__cuda_record_place(ds_activity *a) {
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 56) % DS__CUDA_ENDS;
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
     size_t cause = a->cause_id % DS__CUDA_CAUSES;
     if (a->begin_ns < a->enqueue_ns)
         a->begin_ns = a->enqueue_ns;

@@ -40,7 +40,7 @@ enum {
     DS__CUDA_BASE_TRIES = 4,
     DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
     DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 256,
+    DS__CUDA_ENDS = 4096,
     DS__CUDA_CAUSES = 1024,           /* ends of operations, for waits */
     DS__CUDA_LANES = 64,              /* of the nodes of a launch */
     DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI for which nobody waits */

@@ -195,6 +195,47 @@ static void ds__trace_json_operation(ds__trace_output *o, const ds__trace_record
     ds__trace_json_args(o, r);
 }
 
+/* Writes the counter of pending operations of a stream. */
+static void ds__trace_json_pending(ds__trace_output *o, uint32_t row, uint64_t time,
+                                   size_t pending) {
+    char name[128];
+    const ds__trace_stream *s = &ds__trace_view.stream[row];
+    if (*s->name)
+        snprintf(name, sizeof name, "queue of %s", s->name);
+    else
+        snprintf(name, sizeof name, "queue of stream %llu", (unsigned long long)s->number);
+    ds__trace_json_next(o);
+    ds__trace_print(o, "{\"ph\":\"C\",\"pid\":%u,\"name\":", s->device + 1);
+    ds__trace_put_string(o, name);
+    ds__trace_json_time(o, "ts", time);
+    ds__trace_print(o, ",\"args\":{\"pending\":%zu}}", pending);
+}
+
+/* Writes the counter for the operations that ended until `time`. */
+static void ds__trace_json_queue_end(ds__trace_output *o, uint32_t row, uint64_t time) {
+    ds__trace_queue *q = &o->queue[row];
+    for (; q->first < q->next && q->end[q->first % DS__TRACE_DEPTH] <= time; q->first++)
+        ds__trace_json_pending(o, row, q->end[q->first % DS__TRACE_DEPTH], q->next - q->first - 1);
+}
+
+/* Counts an operation in the queue of its stream: the operations of a stream are written in order,
+   so those that were pending at its enqueueing are known. */
+static void ds__trace_json_queue(ds__trace_output *o, const ds__trace_record *r) {
+    size_t count = (size_t)r->row + 1;
+    if (r->row == DS__TRACE_NONE || r->kind == DS__TRACE_NODE || r->flags & DS__TRACE_OPEN ||
+        (count > o->queues && !ds__array_reserve(&o->queue, sizeof *o->queue, o->queues,
+                                                 count - o->queues, &o->queue_room)))
+        return;
+    for (; o->queues < count; o->queues++)
+        o->queue[o->queues].first = o->queue[o->queues].next = 0;
+    ds__trace_queue *q = &o->queue[r->row];
+    ds__trace_json_queue_end(o, r->row, r->time);
+    if (q->next - q->first == DS__TRACE_DEPTH)
+        q->first++;
+    q->end[q->next++ % DS__TRACE_DEPTH] = r->end;
+    ds__trace_json_pending(o, r->row, r->time, q->next - q->first);
+}
+
 /* Writes the change of a block, and the counter of its device. */
 static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r) {
     unsigned pid = r->dst;
@@ -221,6 +262,7 @@ static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r)
 static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r) {
     if (r->kind < DS__TRACE_BLOCKED) {
         ds__trace_json_operation(o, r);
+        ds__trace_json_queue(o, r);
     } else if (r->kind >= DS__TRACE_ALLOC) {
         ds__trace_json_block(o, r);
     } else {
@@ -242,8 +284,10 @@ static void ds__trace_json_begin(ds__trace_output *o) {
         memset(o->marked, 0, ds__trace.ring_size * sizeof *o->marked);
 }
 
+/* Ends the array. now: the end of the trace, 0: of a part. */
 static void ds__trace_json_end(ds__trace_output *o, uint64_t now) {
-    (void)now;
+    for (uint32_t i = 0; now && i < o->queues; i++)
+        ds__trace_json_queue_end(o, i, UINT64_MAX);
     ds__trace_put(o, o->first ? "[]\n" : "\n]\n", 3);
     ds__trace_output_flush(o, 1);
 }

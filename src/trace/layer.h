@@ -36,8 +36,10 @@ static void ds__trace_block_begin(ds__trace_waiting *w) {
     ds__spinlock_unlock(&ds__trace.lock);
 }
 
-/* It returns. cause: the operation that it waited for; 0: none, or several. */
-static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, ds_result result) {
+/* It returns. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
+   is none, as most frees wait for nothing. */
+static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, uint64_t least,
+                                ds_result result) {
     ds__trace_record r = { .kind = DS__TRACE_BLOCKED,
                            .flags = ds__trace_flags(result),
                            .begin = w->begin,
@@ -49,7 +51,7 @@ static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, ds_r
         p = &(*p)->next;
     *p = w->next;
     ds__spinlock_unlock(&ds__trace.lock);
-    if (r.end > r.begin)
+    if (r.end - r.begin >= least)
         ds__trace_note(r, NULL, w->fn, w->site);
 }
 
@@ -59,56 +61,65 @@ static int ds__trace_blocks(void) {
 }
 
 /* Calls an entry that may block, between the two. */
-#define DS__TRACE_BLOCKING(b, cause, entry, arguments) \
-    ds__trace_waiting w;                               \
-    if (!ds__trace_blocks())                           \
-        return ds__trace.next[b]->entry arguments;     \
-    uint64_t id = cause;                               \
-    ds__trace_block_begin(&w);                         \
-    ds_result r = ds__trace.next[b]->entry arguments;  \
-    ds__trace_block_end(&w, id, r);                    \
+#define DS__TRACE_BLOCKING(b, cause, least, entry, arguments) \
+    ds__trace_waiting w;                                      \
+    if (!ds__trace_blocks())                                  \
+        return ds__trace.next[b]->entry arguments;            \
+    uint64_t id = cause;                                      \
+    ds__trace_block_begin(&w);                                \
+    ds_result r = ds__trace.next[b]->entry arguments;         \
+    ds__trace_block_end(&w, id, least, r);                    \
     return r
 
 static ds_result ds__trace_stream_synchronize(int b, void *stream, uint64_t timeout_ns) {
     if (!timeout_ns)
         return ds__trace.next[b]->stream_synchronize(stream, timeout_ns);
-    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(stream, 0), stream_synchronize,
+    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(stream, 0), 1, stream_synchronize,
                        (stream, timeout_ns));
 }
 
 static ds_result ds__trace_event_synchronize(int b, void *event, uint64_t timeout_ns) {
     if (!timeout_ns)
         return ds__trace.next[b]->event_synchronize(event, timeout_ns);
-    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(event, 1), event_synchronize,
+    DS__TRACE_BLOCKING(b, ds__trace.next[b]->activity_last(event, 1), 1, event_synchronize,
                        (event, timeout_ns));
 }
 
 static ds_result ds__trace_device_synchronize(int b, int device) {
-    DS__TRACE_BLOCKING(b, 0, device_synchronize, (device));
+    DS__TRACE_BLOCKING(b, 0, 1, device_synchronize, (device));
 }
 
 static ds_result ds__trace_memory_wait(int b, int device) {
-    DS__TRACE_BLOCKING(b, 0, memory_wait, (device));
+    DS__TRACE_BLOCKING(b, 0, DS__TRACE_BLOCKED_NS, memory_wait, (device));
 }
 
 static ds_result ds__trace_submit(int b, void *stream, const ds__op *op) {
     if (DS__LIKELY(!(op->flags & DS__OP_BLOCKS) ||
                    (op->kind != DS__OP_COPY && op->kind != DS__OP_FILL)))
         return ds__trace.next[b]->submit(stream, op);
-    DS__TRACE_BLOCKING(b, 0, submit, (stream, op));
+    DS__TRACE_BLOCKING(b, 0, 1, submit, (stream, op));
 }
 
-/* A driver has stopped. The last one ends the layer, whose recording has ended with ds_shutdown. */
-static void ds__trace_stop(int b) {
-    ds__trace.next[b]->stop();
-    ds__trace.next[b] = NULL;
-    if (--ds__trace.layer > 0)
+/* Completes the trace when the recording has ended with ds_shutdown. */
+static void ds__trace_shutdown(void) {
+    if (!atomic_load(&ds__trace.on))
         return;
-    if (atomic_load(&ds__trace.on)) {
-        ds__trace_complete();
-        if (ds__trace.desc.dump && ds__trace_dump_write(ds__trace.desc.dump) < 0)
-            ds__log_warn("%s", ds__tls.error);
-    }
+    ds__trace_complete();
+    if (ds__trace.desc.dump && ds__trace_dump_write(ds__trace.desc.dump) < 0)
+        ds__log_warn("%s", ds__tls.error);
+}
+
+/* A driver stops. The last one ends the layer: the trace before it, since the check layer below may
+   end the process. */
+static void ds__trace_stop(int b) {
+    const ds__driver *next = ds__trace.next[b];
+    int last = --ds__trace.layer == 0;
+    if (last)
+        ds__trace_shutdown();
+    ds__trace.next[b] = NULL;
+    next->stop();
+    if (!last)
+        return;
     ds__trace_release();
     ds__spinlock_lock(&ds__trace.lock);
     ds__trace_streams_deinit();

@@ -61,7 +61,7 @@ enum {
     DS__TRACE_RING = 131072, /* records */
     DS__TRACE_RING_LEAST = 256,
     DS__TRACE_RING_MOST = 1 << 24,
-    DS__TRACE_ACTIVITIES = 32768, /* records of activity between two batches */
+    DS__TRACE_ACTIVITIES = 65536, /* records of activity between two batches */
     DS__TRACE_SLICE = 256,        /* records that are taken or read under the lock at once */
     DS__TRACE_TEXTS = 1 << 20,
     DS__TRACE_TEXT_BYTES = 1 << 25,
@@ -70,7 +70,9 @@ enum {
     DS__TRACE_OPEN_RANGES = 256,
     DS__TRACE_COLLECTIVES = 32, /* public functions with steps */
     DS__TRACE_LONGEST = 10,
-    DS__TRACE_CHUNK = 8192, /* records that are written at once */
+    DS__TRACE_BLOCKED_NS = 1000, /* the shortest wait before a free that has a record */
+    DS__TRACE_DEPTH = 256,       /* the greatest length of a queue in the counters of a JSON file */
+    DS__TRACE_CHUNK = 8192,      /* records that are written at once */
     DS__TRACE_PATH = 480,
     DS__TRACE_PART = 240 << 20 /* text of a part of a JSON file */
 };
@@ -139,6 +141,14 @@ typedef struct ds__trace_place {
     size_t devices;
 } ds__trace_place;
 
+/* The operations of a stream that were written, from the first one that may have been pending when
+   the next one was enqueued. */
+typedef struct ds__trace_queue {
+    uint64_t end[DS__TRACE_DEPTH];
+    size_t first; /* counts that are taken modulo the size */
+    size_t next;
+} ds__trace_queue;
+
 struct ds__trace_output;
 
 /* A format. begin writes the beginning of a file or part, write records that are now in `slice`,
@@ -170,7 +180,10 @@ typedef struct ds__trace_output {
     uint64_t dropped;       /* records that the ring did not get, as far as the file tells it */
     uint64_t alive[256];    /* JSON: bytes that are allocated on each device */
     int first;              /* JSON: 1: no event was written yet in this part */
-    uint32_t *marked;       /* JSON: ids of operations with the begin of an arrow, by id */
+    struct ds__trace_queue *queue; /* JSON: of the streams */
+    size_t queues;
+    size_t queue_room;
+    uint32_t *marked; /* JSON: ids of operations with the begin of an arrow, by id */
     char path[DS__TRACE_PATH + 32];
 } ds__trace_output;
 

@@ -1,5 +1,6 @@
 /* A strict parser of JSON (RFC 8259) for tests: a text is a value or a fault with its place.
-   Numbers keep their text. Nothing is freed, since a test reads a few texts. */
+   Numbers keep their text. All memory is kept until the end of the test, which reads a few texts.
+   */
 #ifndef TEST_JSON_H
 #define TEST_JSON_H
 
@@ -25,6 +26,22 @@ typedef struct json {
     struct json *item; /* values */
     char **name;       /* of an object */
 } json;
+
+/* Returns zeroed memory, with a copy of `size` bytes of `old`, that stays reachable. */
+static void *json_alloc(const void *old, size_t size, size_t wanted) {
+    static struct json_memory {
+        struct json_memory *next;
+        uint64_t align;
+    } * all;
+    struct json_memory *m = calloc(1, sizeof *m + wanted);
+    if (!m)
+        abort();
+    m->next = all;
+    all = m;
+    if (size)
+        memcpy(m + 1, old, size);
+    return m + 1;
+}
 
 typedef struct json_reader {
     const char *at;
@@ -74,8 +91,7 @@ static void json_number(json_reader *r, json *out) {
     }
     size_t n = (size_t)(r->at - from);
     out->kind = JSON_NUMBER;
-    out->text = calloc(1, n + 1);
-    memcpy(out->text, from, n);
+    out->text = json_alloc(from, n, n + 1);
 }
 
 /* Reads four hexadecimal digits; only characters below 128 stand in this form. */
@@ -97,9 +113,8 @@ static char json_code(json_reader *r) {
 }
 
 static char *json_string(json_reader *r) {
-    char *text =
-        calloc(1, (size_t)(r->end - r->at) + 1 < 4096 ? (size_t)(r->end - r->at) + 1 : 4096);
-    size_t room = 4095;
+    size_t room = 31;
+    char *text = json_alloc(NULL, 0, room + 1);
     size_t n = 0;
     json_need(r, '"');
     while (!r->wrong && r->at < r->end && *r->at != '"') {
@@ -119,8 +134,8 @@ static char *json_string(json_reader *r) {
             }
         }
         if (n == room) {
-            room = room * 4;
-            text = realloc(text, room + 1);
+            text = json_alloc(text, n, 4 * room + 1);
+            room = 4 * room;
         }
         text[n++] = c;
     }
@@ -133,8 +148,8 @@ static char *json_string(json_reader *r) {
 static json *json_add(json *out, char *name) {
     if ((out->count & (out->count - 1)) == 0) {
         size_t room = out->count ? 2 * out->count : 1;
-        out->item = realloc(out->item, room * sizeof *out->item);
-        out->name = realloc(out->name, room * sizeof *out->name);
+        out->item = json_alloc(out->item, out->count * sizeof *out->item, room * sizeof *out->item);
+        out->name = json_alloc(out->name, out->count * sizeof *out->name, room * sizeof *out->name);
     }
     out->name[out->count] = name;
     memset(&out->item[out->count], 0, sizeof *out->item);

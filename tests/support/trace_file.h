@@ -41,16 +41,14 @@ typedef struct trace_file {
 static char *trace_read_all(const char *path, size_t *out_size) {
     FILE *file = fopen(path, "rb");
     size_t room = 1 << 16, size = 0, n;
-    char *text = malloc(room);
+    char *text = json_alloc(NULL, 0, room);
     *out_size = 0;
-    if (!file) {
-        free(text);
+    if (!file)
         return NULL;
-    }
     while ((n = fread(text + size, 1, room - size - 1, file)) > 0) {
         size += n;
         if (size + 1 == room)
-            text = realloc(text, room *= 2);
+            text = json_alloc(text, size, room *= 2);
     }
     fclose(file);
     text[size] = 0;
@@ -89,7 +87,7 @@ static size_t trace_base64(char *text) {
 static char *trace_inflate(const char *from, size_t size, size_t *out_size, int gzip) {
     z_stream z;
     size_t room = 64 * size + 4096;
-    char *to = malloc(room);
+    char *to = json_alloc(NULL, 0, room);
     memset(&z, 0, sizeof z);
     inflateInit2(&z, gzip ? 15 + 16 : 15);
     z.next_in = (Bytef *)(uintptr_t)from;
@@ -110,7 +108,7 @@ static uint32_t trace_number(const json *v) {
 static void trace_rows(trace_row **rows, size_t *count, const json *list, int is_thread) {
     for (size_t i = 0; list && i < list->count; i++) {
         const json *row = &list->item[i];
-        *rows = realloc(*rows, (*count + 1) * sizeof **rows);
+        *rows = json_alloc(*rows, *count * sizeof **rows, (*count + 1) * sizeof **rows);
         trace_row *r = &(*rows)[(*count)++];
         r->device = is_thread ? 0 : trace_number(&row->item[0]);
         r->label = trace_number(&row->item[1]);
@@ -120,7 +118,7 @@ static void trace_rows(trace_row **rows, size_t *count, const json *list, int is
 
 static void trace_texts(char ***texts, size_t *count, const json *list) {
     for (size_t i = 0; list && i < list->count; i++) {
-        *texts = realloc(*texts, (*count + 1) * sizeof **texts);
+        *texts = json_alloc(*texts, *count * sizeof **texts, (*count + 1) * sizeof **texts);
         (*texts)[(*count)++] = list->item[i].text;
     }
 }
@@ -156,7 +154,8 @@ static int trace_chunk(trace_file *t, const char *text, size_t size) {
 #endif
     if (n % sizeof(trace_record))
         return 0;
-    t->record = realloc(t->record, t->records * sizeof *t->record + n);
+    size_t have = t->records * sizeof *t->record;
+    t->record = json_alloc(t->record, have, have + n);
     memcpy(t->record + t->records, bytes, n);
     t->records += n / sizeof(trace_record);
     return 1;
@@ -168,8 +167,8 @@ static int trace_read(const char *path, trace_file *t) {
     size_t size;
     char *text = trace_read_all(path, &size);
     memset(t, 0, sizeof *t);
-    t->text = calloc(1, sizeof *t->text);
-    t->text[t->texts++] = calloc(1, 1);
+    t->text = json_alloc(NULL, 0, sizeof *t->text);
+    t->text[t->texts++] = json_alloc(NULL, 0, 1);
     if (!text)
         return 0;
     char *at = text;
@@ -184,7 +183,6 @@ static int trace_read(const char *path, trace_file *t) {
             return 0;
         at = end;
     }
-    free(text);
     return t->chunks > 0;
 }
 

@@ -312,10 +312,12 @@ static void test_blocks_ranges_and_fills_are_in_the_trace(void **state) {
     const trace_record *outer = find_call(&t, "ds_range_push", 1);
     assert_string_equal(trace_text(&t, inner->name), "inner");
     assert_string_equal(trace_text(&t, outer->name), "outer");
-    assert_true(outer->begin <= inner->begin && inner->end <= outer->end);
+    assert_true(outer->begin < inner->begin && inner->end <= outer->end);
     assert_true(alloc->begin >= inner->begin && alloc->begin <= inner->end);
     assert_string_equal(trace_text(&t, find_call(&t, "ds_range_start", 0)->name), "free");
     assert_string_equal(trace_text(&t, t.thread[inner->row].label), "worker \"<b>\"");
+    size_t size;
+    assert_null(strstr(trace_read_all(path_of("blocks.html"), &size), "<b>"));
     ok(ds_rng_destroy(rng));
     ok(ds_shutdown());
 }
@@ -499,7 +501,6 @@ static json read_json(const char *path) {
     if (wrong)
         fail_msg("%s: wrong at byte %zu: %.40s", path, wrong, text + wrong - 1);
     assert_int_equal(list.kind, JSON_ARRAY);
-    free(text);
     return list;
 }
 
@@ -509,15 +510,20 @@ static void test_chromes_format_has_the_same_events(void **state) {
     EACH_DEVICE(device) {
         size_t arrows;
         size_t fills = 0, waits = 0, names = 0;
+        long deepest = 0, last = -1;
+        _Atomic int flag = 0;
         gate g = { 0, 0 };
         ds_stream first = stream_on(device, "gate \"\\<\x01\xff");
         ok(ds_trace_start(&(ds_trace_desc){ .file = path_of("chrome.json") }));
         ok(ds_stream_launch_host_func(first, gate_fn, &g, NULL));
+        for (int i = 0; i < 5; i++)
+            ok(ds_stream_launch_host_func(first, set_flag, (void *)&flag, NULL));
         ds_stream second = stream_on(device, NULL);
         ok(ds_stream_wait_stream(second, first));
         atomic_store(&g.open, 1);
         pipeline_on(device, 20);
         ok(ds_stream_synchronize(second));
+        ok(ds_stream_launch_host_func(first, set_flag, (void *)&flag, NULL));
         ok(ds_trace_stop());
 
         json list = read_json(path_of("chrome.json"));
@@ -528,7 +534,13 @@ static void test_chromes_format_has_the_same_events(void **state) {
             fills += strcmp(json_text(e, "cat"), "fill") == 0;
             waits += strcmp(json_text(args, "call"), "ds_stream_wait_stream") == 0;
             names += strcmp(json_text(args, "name"), "gate \"\\<\x01?") == 0;
+            if (strncmp(json_text(e, "name"), "queue of gate", 13) == 0) {
+                last = atol(json_text(args, "pending"));
+                deepest = last > deepest ? last : deepest;
+            }
         }
+        assert_int_equal(deepest, 6);
+        assert_int_equal(last, 0);
         assert_int_equal(fills, 20);
         assert_true(waits >= 1);
         assert_true(arrows >= 1);
@@ -556,13 +568,13 @@ static void test_a_cut_array_can_be_completed(void **state) {
             assert_int_equal(json_parse(text, i, &list), 0);
             text[i - 1] = kept;
         }
-    free(text);
 }
 
 static void test_a_long_file_has_parts(void **state) {
     (void)state;
     size_t arrows;
     size_t fills = 0;
+    off_t last = 0;
     ds__trace.part = 20000;
     begin(path_of("long.json"));
     pipeline_on(ds_cpu(0), 100);
@@ -578,7 +590,8 @@ static void test_a_long_file_has_parts(void **state) {
             fills += strcmp(json_text(&list.item[i], "cat"), "fill") == 0;
         struct stat info;
         assert_int_equal(stat(path_of(name), &info), 0);
-        assert_true(info.st_size < 24000);
+        assert_true(last < 24000); /* the last part also has the ends of all queues */
+        last = info.st_size;
         parts++;
     }
     assert_true(parts > 2);
@@ -594,6 +607,7 @@ static void test_the_summary_has_the_longest_waits(void **state) {
     begin("1");
     ds_stream s = stream_on(ds_cpu(0), "slow");
     ds_stream other = stream_on(ds_cpu(0), "late");
+    pipeline_on(ds_cpu(0), 10); /* more waits than the summary has */
     int line = __LINE__ + 1;
     ok(ds_stream_launch_host_func(s, gate_fn, &g, NULL));
     ok(ds_stream_wait_stream(other, s));
@@ -762,7 +776,6 @@ static void test_a_long_wait_is_reported(void **state) {
     assert_non_null(stands);
     if (strstr(stands + 40, "stands at")) /* once */
         fail_msg("more than one line: %s", text);
-    free(text);
 }
 
 /* ---- with others ---- */
@@ -823,6 +836,37 @@ static void test_check_and_trace_work_together(void **state) {
     assert_int_equal(stats.reports, 1);
     assert_int_equal(count_kind(&t, 3), 2);
     assert_non_null(find_call(&t, "ds_device_synchronize", 0));
+}
+
+/* The process that ends with the exit code of the check layer: this program with other arguments.
+   */
+static int run_until_exit(const char *path) {
+    static ds_cpu_desc cpu = { .devices = 1 };
+    void *memory;
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .check = "quiet,exit=7", .trace = path }));
+    ok(ds_device_alloc(ds_cpu(0), SIZE, &memory));
+    ok(ds_fill(memory, 1, 1, SIZE, stream_on(ds_cpu(0), "a")));
+    ok(ds_fill(memory, 2, 1, SIZE, stream_on(ds_cpu(0), "b")));
+    ok(ds_shutdown());
+    return 0;
+}
+
+static void test_the_exit_of_the_check_layer_completes_a_trace(void **state) {
+    (void)state;
+    const char *path = path_of("exit.html");
+    int status;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "test_trace", "--exit", path, (char *)NULL);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+
+    trace_file t = read_trace(path);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    assert_true(t.ended);
+    assert_int_equal(count_kind(&t, 3), 2);
 }
 
 static void test_collectives_have_steps(void **state) {
@@ -963,6 +1007,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_a_long_wait_is_reported),
         cmocka_unit_test(test_the_program_may_record_activity_too),
         cmocka_unit_test(test_check_and_trace_work_together),
+        cmocka_unit_test(test_the_exit_of_the_check_layer_completes_a_trace),
         cmocka_unit_test(test_collectives_have_steps),
         cmocka_unit_test(test_wrong_options_are_refused),
         cmocka_unit_test(test_without_the_layer_the_calls_are_refused),
@@ -970,6 +1015,8 @@ int main(int argc, char **argv) {
     };
     if (argc == 3 && strcmp(argv[1], "--killed") == 0)
         return run_until_killed(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "--exit") == 0)
+        return run_until_exit(argv[2]);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

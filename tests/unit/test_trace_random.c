@@ -126,8 +126,8 @@ static void clear(void) {
     ok(ds_pinned_free(p.pinned));
 }
 
-/* Compares all pairs of operations. error_ns: by how much times may differ. Returns the number of
-   ordered pairs. */
+/* Compares all pairs of operations. error_ns: by how much times of different streams may differ.
+   Returns the number of ordered pairs. */
 static size_t compare(const trace_file *t, uint64_t error_ns) {
     const trace_record *of[STEPS + 1] = { NULL };
     size_t ordered = 0;
@@ -148,7 +148,7 @@ static size_t compare(const trace_file *t, uint64_t error_ns) {
                 continue;
             assert_true(of[i] && of[k]);
             ordered++;
-            if (of[k]->begin + error_ns < of[i]->end)
+            if (of[k]->begin + (a->stream == b->stream ? 0 : error_ns) < of[i]->end)
                 fail_msg("step %d begins %llu ns before the end of step %d", k,
                          (unsigned long long)(of[i]->end - of[k]->begin), i);
         }
@@ -173,7 +173,6 @@ static void run(ds_device device, ds_device other, uint64_t error_ns) {
     assert_true(trace_read(path, &t));
     assert_int_equal(t.dropped, 0);
     assert_true(compare(&t, error_ns) > STEPS);
-    free(t.record);
     unlink(path);
 }
 
@@ -187,9 +186,9 @@ static void test_times_do_not_contradict_the_order(void **state) {
     for (int i = 0; i < count; i++) {
         p.random = (first ? (uint64_t)atoi(first) : 1) + (uint64_t)i;
         run(ds_cpu(0), ds_cpu(1), 0);
-        /* an event has half a microsecond of error, and the device's clock some more */
+        /* the base of a device's times is less exact while the host is busy */
         if (ds_backend_is_available(DS_DEVICE_CUDA))
-            run(ds_cuda(0), ds_cuda(0), 100000);
+            run(ds_cuda(0), ds_cuda(0), 5000000);
     }
     ok(ds_shutdown());
 }

@@ -77,7 +77,6 @@ static json read_events(const char *packed, size_t size, int cut) {
     size_t wrong = json_parse(text, length, &list);
     if (wrong)
         fail_msg("wrong at byte %zu of %zu", wrong, length);
-    free(text);
     return list;
 }
 
@@ -99,8 +98,6 @@ static void test_compressed_events_can_be_cut(void **state) {
         count += strcmp(json_text(&list.item[i], "cat"), "fill") == 0;
     assert_int_equal(count, 2000);
     assert_true(before.count >= 1000 && before.count < list.count);
-    free(half);
-    free(packed);
     unlink(path);
 }
 
