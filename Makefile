@@ -61,6 +61,9 @@ UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
 endif
+ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/cupti_activity.h)),)
+UNIT        := $(filter-out %/test_trace_cupti,$(UNIT))
+endif
 # The compression of traces needs zlib.
 ifeq ($(shell echo '\#include <zlib.h>' | $(CC) -E -x c - >/dev/null 2>&1 && echo there),)
 UNIT        := $(filter-out %/test_trace_zlib,$(UNIT))
@@ -172,7 +175,7 @@ endif
 unit: cmocka $(UNIT) ## only the unit tests
 	@rm -f $(LOG)-unit.log
 ifeq ($(filter musl aarch64,$(MODE)),)
-	@for test in $(notdir $(filter-out $(UNIT),$(UNIT_ALL))); do echo "skip  $$test: no toolkit found (CUDA_HOME), or it has no NVTX"; done
+	@for test in $(notdir $(filter-out $(UNIT),$(UNIT_ALL))); do echo "skip  $$test: no toolkit found (CUDA_HOME), or it has no NVTX or CUPTI"; done
 endif
 	@for test in $(UNIT); do \
 	    $(RUN) $$test >$(LOG)-unit.out 2>&1; status=$$?; cat $(LOG)-unit.out; [ $$status -eq 0 ] || exit 1; \
@@ -422,6 +425,12 @@ $(B)/unit/test_cudart_load: | $(CUDART_FAKES)
 $(B)/nvtx.so: tests/support/nvtx.c $(B)/flags
 	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
 $(B)/unit/test_nvtx: | $(B)/nvtx.so
+
+# What stands for CUPTI. It looks for the stand-in for cudart in the program.
+$(B)/cupti.so: tests/support/cupti.c $(B)/flags
+	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
+$(B)/unit/test_trace_cupti: | $(B)/cupti.so
+$(B)/unit/test_trace_cupti: private LIBS := -Wl,--export-dynamic-symbol=standin_watch
 
 $(B)/cuda/devstream.o: src/devstream.c $(B)/flags
 	@mkdir -p $(@D)

@@ -2085,7 +2085,9 @@ DSDEF void ds_range_scope_leave(ds_range_scope *scope);
    that runs the operation reads the clock. On CUDA, the driver records events with timing around
    the operation and compares them with the host's clock twice in a second: durations are exact to
    about half a microsecond, and a begin to some microseconds. The end of an operation on CUDA is
-   that of the event behind it. Operations of one stream never overlap.
+   that of the event behind it. Operations of one stream never overlap. While a trace takes times
+   from CUPTI (devstream_trace.h), the records of kernels, fills and copies have these times, or
+   zeros for both if CUPTI has lost its record.
 
    Without a recording, calls pay nothing. With one, an operation on a CPU device costs the caller
    some 40 ns more, and as much the thread that runs it, and one on CUDA the enqueueing of two
@@ -6743,6 +6745,9 @@ struct ds__driver {
     void (*stream_named)(void *stream, uint64_t handle);
     /* 1: a recording of activity begins; 0: it is over, and no note is pending */
     void (*activity_set)(int on);
+    /* 1: times of operations come from records of the vendor's library, if the driver can do that,
+       until 0. Refuses with a sentence */
+    ds_result (*activity_source)(int records);
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */
     int (*activity_collect)(void);
@@ -6915,6 +6920,13 @@ enum {
         1 /* in `reserved` until a record is handed over: its times are nanoseconds */
 };
 
+/* How much a driver should do to get the records of complete operations. */
+enum {
+    DS__ACTIVITY_CALM,
+    DS__ACTIVITY_FLUSH, /* a caller waits for them */
+    DS__ACTIVITY_LAST   /* the trace ends: records that do not come now are given up */
+};
+
 /* What a driver keeps with an operation until its record is written. */
 typedef struct ds__activity_note {
     uint64_t correlation_id; /* 0: none */
@@ -6941,6 +6953,7 @@ static struct {
     _Atomic int on;
     _Atomic unsigned kinds; /* bits */
     _Atomic int nodes;      /* 1: nodes of launches have records, too (DS__ACTIVITY_NODE) */
+    _Atomic int hurry;      /* DS__ACTIVITY_CALM ..., for drivers whose records come late */
     _Atomic uint64_t begun; /* notes that were made; submitters write this cache line */
     char pad[64];
     _Atomic uint64_t dropped; /* since the last batch; this line is of threads that run */
@@ -7095,6 +7108,25 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     ds__spinlock_unlock(&ds__activity.lock);
     ds__host_free(text);
     return name ? name : "?";
+}
+
+/* Returns a copy of a name that no kernel of the library has, likewise. */
+DS__SEAM static const char *ds__activity_text_keep(const char *of) {
+    size_t size = strlen(of) + 1;
+    ds__spinlock_lock(&ds__activity.lock);
+    ds__activity_text *text = ds__activity.names;
+    while (text && strcmp(text->text, of) != 0)
+        text = text->next;
+    if (!text && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES)
+        text = ds__host_alloc(sizeof *text + size);
+    if (text && !text->text[0]) {
+        memcpy(text->text, of, size);
+        text->next = ds__activity.names;
+        ds__activity.names = text;
+        ds__activity.name_bytes += size;
+    }
+    ds__spinlock_unlock(&ds__activity.lock);
+    return text ? text->text : "?";
 }
 
 /* Returns the device of an operand by its place; zeroed if it is not known. */
@@ -14083,6 +14115,12 @@ static void ds__cpu_activity_set(int on) {
         atomic_fetch_and(&ds__cpu.modes, ~(unsigned)DS__CPU_NOTED);
 }
 
+/* The clock of the thread that runs an operation is the only source. */
+static ds_result ds__cpu_activity_source(int records) {
+    (void)records;
+    return DS_OK;
+}
+
 /* Writes nothing: records are complete when their operations are. */
 static int ds__cpu_activity_collect(void) {
     return 0;
@@ -18154,6 +18192,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_space_release,
                                            ds__cpu_stream_named,
                                            ds__cpu_activity_set,
+                                           ds__cpu_activity_source,
                                            ds__cpu_activity_collect,
                                            ds__cpu_activity_last,
                                            ds__cpu_activity_standing,
@@ -26562,11 +26601,692 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
     return r;
 }
 
-/* cuda/activity.h - records of operations by events with timing.
+/* cuda/cupti.h - CUPTI: types, records and functions that are used, and the loading of the library.
+
+   Declares the parts of CUPTI's records that devstream reads, and loads libcupti at run time
+   (ds__cupti_load). cuda/activity_cupti.h uses both.
+
+   Policy:
+   1. A record has another struct in each version of CUPTI, but their first fields stay where they
+      are. Only fields are declared whose offsets are equal in CUPTI 11.8 to 13.5; a test compares
+      them with the headers (tests/compile/cupti.c).
+   2. A libcupti that the process has loaded is preferred: two of them in one process disturb each
+      other. Otherwise the newest version is loaded. DEVSTREAM_CUPTI has the path of another one.
+
+   Invariants: `library` is NULL unless all functions are there and the version is high enough. The
+   library stays loaded until the process ends, because CUPTI keeps threads and callbacks.
+   Locks: ds__cupti.control is held by callers of ds__cupti_load.
+   Threads: any. */
+
+enum {
+    DS__CUPTI_VERSION = 18, /* of CUDA 11.8 and 12.0; later ones are 130000 and more */
+    DS__CUPTI_ONE_SUBSCRIBER = 39,
+    DS__CUPTI_FORCED = 1,  /* of a flush: also buffers with incomplete records */
+    DS__CUPTI_CUSTOM1 = 4, /* the kind of our external ids */
+    /* kinds of records */
+    DS__CUPTI_COPY = 1,
+    DS__CUPTI_FILL = 2,
+    DS__CUPTI_DRIVER = 4,
+    DS__CUPTI_RUNTIME = 5,
+    DS__CUPTI_KERNEL = 10,
+    DS__CUPTI_PEER_COPY = 22,
+    DS__CUPTI_EXTERNAL = 39
+};
+
+/* CUpti_ActivityKernel8 and later */
+typedef struct ds__cupti_kernel {
+    uint32_t kind;
+    uint32_t unused0[3];
+    uint64_t start; /* 0: no times could be taken */
+    uint64_t end;
+    uint64_t unused1;
+    uint32_t device;
+    uint32_t context;
+    uint32_t stream;
+    uint32_t unused2[10];
+    uint32_t correlation;
+    uint64_t unused3;
+    const char *name;
+    uint64_t unused4[4];
+    uint64_t node; /* of a graph; 0: none */
+} ds__cupti_kernel;
+
+/* CUpti_ActivityMemcpy5 and later */
+typedef struct ds__cupti_copy {
+    uint32_t kind;
+    uint32_t unused0;
+    uint64_t bytes;
+    uint64_t start;
+    uint64_t end;
+    uint32_t device;
+    uint32_t context;
+    uint32_t stream;
+    uint32_t correlation;
+    uint64_t unused1[2];
+    uint64_t node;
+} ds__cupti_copy;
+
+/* CUpti_ActivityMemcpyPtoP4 and later */
+typedef struct ds__cupti_peer_copy {
+    uint32_t kind;
+    uint32_t unused0;
+    uint64_t bytes;
+    uint64_t start;
+    uint64_t end;
+    uint32_t device;
+    uint32_t context;
+    uint32_t stream;
+    uint32_t unused1[4];
+    uint32_t correlation;
+    uint64_t unused2;
+    uint64_t node;
+} ds__cupti_peer_copy;
+
+/* CUpti_ActivityMemset4 and later */
+typedef struct ds__cupti_fill {
+    uint32_t kind;
+    uint32_t value;
+    uint64_t bytes;
+    uint64_t start;
+    uint64_t end;
+    uint32_t device;
+    uint32_t context;
+    uint32_t stream;
+    uint32_t correlation;
+    uint64_t unused[2];
+    uint64_t node;
+} ds__cupti_fill;
+
+/* CUpti_ActivityExternalCorrelation */
+typedef struct ds__cupti_external {
+    uint32_t kind;
+    uint32_t external_kind;
+    uint64_t id;
+    uint32_t correlation;
+    uint32_t unused;
+} ds__cupti_external;
+
+typedef void (*ds__cupti_request_fn)(uint8_t **buffer, size_t *size, size_t *records);
+typedef void (*ds__cupti_complete_fn)(void *context, uint32_t stream, uint8_t *buffer, size_t size,
+                                      size_t valid);
+typedef void (*ds__cupti_callback_fn)(void *user, int domain, uint32_t id, const void *data);
+
+/* X(member, name, parameters): all functions; each returns a code, 0 for success. */
+#define DS__CUPTI_FUNCTIONS(X)                                                                   \
+    X(version, cuptiGetVersion, (uint32_t * version))                                            \
+    X(text, cuptiGetResultString, (int code, const char **out))                                  \
+    X(time, cuptiGetTimestamp, (uint64_t * out))                                                 \
+    X(subscribe, cuptiSubscribe, (void **out, ds__cupti_callback_fn fn, void *user))             \
+    X(unsubscribe, cuptiUnsubscribe, (void *subscriber))                                         \
+    X(enable, cuptiActivityEnable, (int kind))                                                   \
+    X(disable, cuptiActivityDisable, (int kind))                                                 \
+    X(callbacks, cuptiActivityRegisterCallbacks,                                                 \
+      (ds__cupti_request_fn request, ds__cupti_complete_fn complete))                            \
+    X(flush, cuptiActivityFlushAll, (uint32_t flag))                                             \
+    X(next, cuptiActivityGetNextRecord, (uint8_t * buffer, size_t valid, void **record))         \
+    X(dropped, cuptiActivityGetNumDroppedRecords, (void *context, uint32_t stream, size_t *out)) \
+    X(push, cuptiActivityPushExternalCorrelationId, (int kind, uint64_t id))                     \
+    X(pop, cuptiActivityPopExternalCorrelationId, (int kind, uint64_t *out))
+
+typedef struct ds__cupti_library {
+    void *library;
+    char name[256];
+#define DS__CUPTI_MEMBER(member, name, parameters) int(*member) parameters;
+    DS__CUPTI_FUNCTIONS(DS__CUPTI_MEMBER)
+#undef DS__CUPTI_MEMBER
+} ds__cupti_library;
+
+/* Finds the functions. Returns the name of a missing one, or NULL. */
+static const char *ds__cupti_functions_find(ds__cupti_library *l) {
+    const char *lacks = NULL;
+    void *found;
+#define DS__CUPTI_FIND(member, name, parameters)      \
+    found = ds__os_library_symbol(l->library, #name); \
+    memcpy(&l->member, &found, sizeof l->member);     \
+    lacks = found || lacks ? lacks : #name;
+    DS__CUPTI_FUNCTIONS(DS__CUPTI_FIND)
+#undef DS__CUPTI_FIND
+    return lacks;
+}
+
+/* Opens the library of DEVSTREAM_CUPTI, or one with a usual name. */
+static void ds__cupti_library_open(ds__cupti_library *l) {
+    static const char *const names[] = { "libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8",
+                                         "libcupti.so" };
+    const char *path = ds__os_environment("DEVSTREAM_CUPTI");
+    snprintf(l->name, sizeof l->name, "%s", path ? path : "libcupti.so");
+    l->library = path ? ds__os_library_open(path) : NULL;
+    for (size_t i = 0; i < 8 && !path && !l->library; i++) {
+        const char *name = names[i % 4];
+        snprintf(l->name, sizeof l->name, "%s", name);
+        l->library = i < 4 ? ds__os_library_loaded(name) : ds__os_library_open(name);
+    }
+}
+
+/* Loads the library, unless it is there. */
+static ds_result ds__cupti_load(ds__cupti_library *l) {
+    uint32_t version = 0;
+    if (l->library)
+        return DS_OK;
+    ds__cupti_library_open(l);
+    if (!l->library)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "trace: CUPTI (%.150s) cannot be loaded; set DEVSTREAM_CUPTI to the path "
+                        "of libcupti, or leave out \"cupti\"",
+                        l->name);
+    const char *lacks = ds__cupti_functions_find(l);
+    if (!lacks && l->version(&version) == 0 && version >= DS__CUPTI_VERSION)
+        return DS_OK;
+    ds__os_library_close(l->library);
+    l->library = NULL;
+    if (lacks)
+        return ds__fail(DS_ERR_UNSUPPORTED, "trace: CUPTI (%.150s) lacks %s", l->name, lacks);
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "trace: CUPTI (%.150s) has version %u; at least %d, of CUDA 11.8, is needed",
+                    l->name, (unsigned)version, DS__CUPTI_VERSION);
+}
+
+/* cuda/activity_cupti.h - times of operations from CUPTI's records.
+
+   While `on` is 1, CUPTI writes records of kernels, copies and fills into buffers of this room, and
+   hands them back from threads of its own (ds__cupti_completed). Each belongs to an operation that
+   is listed (ds__cupti_op_begin). cuda/activity.h reads the times when the operation is complete.
+
+   Policy:
+   1. The id of an operation is pushed as an external id around its submission. CUPTI then tells the
+      correlation id of each call of CUDA in it, in a record of its own (a link), and a record of
+      device work has the correlation id of its call. Links exist for calls with records only, so
+      records of calls are enabled, too, and ignored.
+   2. Records come late and in any order. Device work without a link waits in a ring of
+      DS__CUPTI_ORPHANS records; most of it belongs to operations that other libraries have
+      enqueued, and is overwritten.
+   3. CUPTI's clock is compared with the host's at each flush. A time is converted after a
+      comparison behind it, on the line through the nearest two.
+   4. If all buffers are full, CUPTI drops records. An operation without a record has no times.
+
+   Invariants: an operation is listed at most once, and its links only while it is. Buffers that
+   CUPTI holds are not freed; they return later, or stay until the process ends.
+   Locks: `control` is held by start, stop and flush, and over calls of CUPTI in them. `lock` guards
+   operations, links, orphans and buffers, for short steps, in CUPTI's callbacks, too; then
+   ds__activity.lock may be taken for a name. CUPTI is not called under `lock`.
+   Threads: any. The thread of the recordings flushes and converts times. */
+
+enum {
+    DS__CUPTI_BUFFER = 1 << 18, /* bytes */
+    DS__CUPTI_BUFFERS = 64,
+    DS__CUPTI_BUCKETS = 1024,
+    DS__CUPTI_ORPHANS = 8192,
+    DS__CUPTI_CLOCKS = 256,         /* comparisons of the clocks that are kept */
+    DS__CUPTI_CLOCK_NS = 100000000, /* between two that are kept */
+    DS__CUPTI_NAMES = 256,          /* names of kernels that are found by their address */
+    DS__CUPTI_NODES = 1 << 20       /* records of one launch */
+};
+
+/* Device work, as far as a record tells it. */
+typedef struct ds__cupti_work {
+    uint32_t correlation;
+    uint32_t kind;
+    uint64_t start; /* by CUPTI's clock; 0: not known */
+    uint64_t end;
+    uint64_t bytes;
+    const char *name; /* of a kernel */
+} ds__cupti_work;
+
+/* A call of CUDA in the submission of an operation. */
+typedef struct ds__cupti_link {
+    struct ds__cupti_link *next;    /* in its bucket */
+    struct ds__cupti_link *sibling; /* of the operation */
+    struct ds__cupti_op *op;
+    uint32_t correlation;
+} ds__cupti_link;
+
+/* An operation whose times come from records. */
+typedef struct ds__cupti_op {
+    struct ds__cupti_op *next; /* in its bucket */
+    ds__cupti_link *links;
+    uint64_t id; /* 0: not listed */
+    int keeps;   /* 1: keeps each record, as nodes of a launch */
+    int lost;    /* 1: a record had no times */
+    size_t records;
+    uint64_t bytes;
+    uint64_t start; /* of the earliest record */
+    uint64_t end;   /* of the latest one */
+    ds__cupti_work *work;
+    size_t room;
+} ds__cupti_op;
+
+static struct {
+    _Atomic int on;
+    ds__mutex control;
+    ds__spinlock lock;
+    ds__cupti_library l;
+    void *subscriber;
+    _Atomic size_t dropped; /* records, as CUPTI counts them */
+    ds__cupti_op *op[DS__CUPTI_BUCKETS];
+    ds__cupti_link *link[DS__CUPTI_BUCKETS];
+
+    struct {
+        uint8_t *at;
+        int lent;
+    } buffer[DS__CUPTI_BUFFERS];
+
+    struct {
+        ds__cupti_work work; /* kind 0: none */
+        uint32_t next;       /* in its bucket: index and 1 */
+    } orphan[DS__CUPTI_ORPHANS];
+
+    uint32_t orphans[DS__CUPTI_BUCKETS]; /* the first of each bucket: index and 1 */
+    uint32_t next_orphan;
+
+    struct {
+        const char *of;
+        const char *name;
+    } names[DS__CUPTI_NAMES];
+
+    size_t clocks; /* comparisons of the clocks; ticks: CUPTI's time */
+    ds__clock_pair clock[DS__CUPTI_CLOCKS];
+} ds__cupti = { .control = DS__MUTEX_INIT };
+
+/* ---- clocks ---- */
+
+/* Compares the clocks. Of several tries, the one counts that was interrupted least. */
+static void ds__cupti_clock_compare(void) {
+    ds__clock_pair best = { 0, 0 };
+    uint64_t shortest = UINT64_MAX;
+    for (int i = 0; i < DS__CLOCK_TRIES; i++) {
+        uint64_t ticks = 0;
+        uint64_t from = ds__now_ns();
+        int code = ds__cupti.l.time(&ticks);
+        uint64_t took = ds__now_ns() - from;
+        if (code == 0 && took < shortest) {
+            shortest = took;
+            best = (ds__clock_pair){ ticks, from + took / 2 };
+        }
+    }
+    ds__spinlock_lock(&ds__cupti.lock);
+    size_t n = ds__cupti.clocks;
+    ds__clock_pair *c = ds__cupti.clock;
+    ds__clock_pair last = n ? c[(n - 1) % DS__CUPTI_CLOCKS] : (ds__clock_pair){ 0, 0 };
+    if (best.ticks > last.ticks && best.ns > last.ns) {
+        /* the last one is replaced until it is far enough from the one before */
+        if (n > 1 && last.ns - c[(n - 2) % DS__CUPTI_CLOCKS].ns < DS__CUPTI_CLOCK_NS)
+            n--;
+        c[n % DS__CUPTI_CLOCKS] = best;
+        ds__cupti.clocks = n + 1;
+    }
+    ds__spinlock_unlock(&ds__cupti.lock);
+}
+
+/* Returns the host's time of a time of CUPTI. */
+static uint64_t ds__cupti_ns(uint64_t time) {
+    ds__spinlock_lock(&ds__cupti.lock);
+    size_t n = ds__cupti.clocks;
+    size_t oldest = n > DS__CUPTI_CLOCKS ? n - DS__CUPTI_CLOCKS : 0;
+    size_t i = n > 1 ? n - 2 : 0;
+    while (i > oldest && ds__cupti.clock[i % DS__CUPTI_CLOCKS].ticks > time)
+        i--;
+    ds__clock_pair a = ds__cupti.clock[i % DS__CUPTI_CLOCKS];
+    ds__clock_pair b = n > 1 ? ds__cupti.clock[(i + 1) % DS__CUPTI_CLOCKS] : a;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    double rate = b.ticks > a.ticks ? (double)(b.ns - a.ns) / (double)(b.ticks - a.ticks) : 1;
+    return a.ns + (uint64_t)(int64_t)((double)(int64_t)(time - a.ticks) * rate);
+}
+
+/* ---- operations, links and orphans; `lock` is held ---- */
+
+static ds__cupti_op *ds__cupti_op_find(uint64_t id) {
+    ds__cupti_op *op = ds__cupti.op[id % DS__CUPTI_BUCKETS];
+    while (op && op->id != id)
+        op = op->next;
+    return op;
+}
+
+static ds__cupti_link *ds__cupti_link_find(uint32_t correlation) {
+    ds__cupti_link *link = ds__cupti.link[correlation % DS__CUPTI_BUCKETS];
+    while (link && link->correlation != correlation)
+        link = link->next;
+    return link;
+}
+
+/* Keeps work as a node. Without memory, the launch lacks the node. */
+static void ds__cupti_work_keep(ds__cupti_op *op, const ds__cupti_work *w) {
+    if (op->records == op->room) {
+        size_t room = op->room ? 2 * op->room : 16;
+        ds__cupti_work *fresh =
+            room <= DS__CUPTI_NODES ? ds__host_alloc(room * sizeof *fresh) : NULL;
+        if (!fresh)
+            return;
+        if (op->records)
+            memcpy(fresh, op->work, op->records * sizeof *fresh);
+        ds__host_free(op->work);
+        op->work = fresh;
+        op->room = room;
+    }
+    op->work[op->records] = *w;
+}
+
+/* Adds device work to its operation. */
+static void ds__cupti_work_add(ds__cupti_op *op, const ds__cupti_work *w) {
+    if (!w->start || w->end < w->start) {
+        op->lost = 1;
+        return;
+    }
+    if (op->keeps) {
+        ds__cupti_work_keep(op, w);
+        if (op->records == op->room)
+            return;
+    }
+    if (!op->records || w->start < op->start)
+        op->start = w->start;
+    if (!op->records || w->end > op->end)
+        op->end = w->end;
+    op->bytes += w->bytes;
+    op->records++;
+}
+
+/* Takes an orphan out of its bucket. */
+static void ds__cupti_orphan_remove(uint32_t index) {
+    uint32_t bucket = ds__cupti.orphan[index].work.correlation % DS__CUPTI_BUCKETS;
+    uint32_t *at = &ds__cupti.orphans[bucket];
+    while (*at != index + 1)
+        at = &ds__cupti.orphan[*at - 1].next;
+    *at = ds__cupti.orphan[index].next;
+    ds__cupti.orphan[index].work.kind = 0;
+}
+
+/* Keeps work whose link has not come; the oldest orphan makes room. */
+static void ds__cupti_orphan_add(const ds__cupti_work *w) {
+    uint32_t index = ds__cupti.next_orphan++ % DS__CUPTI_ORPHANS;
+    uint32_t *bucket = &ds__cupti.orphans[w->correlation % DS__CUPTI_BUCKETS];
+    if (ds__cupti.orphan[index].work.kind)
+        ds__cupti_orphan_remove(index);
+    ds__cupti.orphan[index].work = *w;
+    ds__cupti.orphan[index].next = *bucket;
+    *bucket = index + 1;
+}
+
+/* Gives an operation the orphans of a call. */
+static void ds__cupti_orphans_take(ds__cupti_op *op, uint32_t correlation) {
+    uint32_t at = ds__cupti.orphans[correlation % DS__CUPTI_BUCKETS];
+    while (at) {
+        uint32_t index = at - 1;
+        at = ds__cupti.orphan[index].next;
+        if (ds__cupti.orphan[index].work.correlation != correlation)
+            continue;
+        ds__cupti_work_add(op, &ds__cupti.orphan[index].work);
+        ds__cupti_orphan_remove(index);
+    }
+}
+
+/* Adds the call of an external id to its operation. Without memory, its work stays an orphan. */
+static void ds__cupti_link_add(const ds__cupti_external *e) {
+    ds__cupti_op *op = ds__cupti_op_find(e->id);
+    ds__cupti_link *former = ds__cupti_link_find(e->correlation);
+    if (!op || (former && former->op == op))
+        return;
+    ds__cupti_link *link = ds__host_alloc(sizeof *link);
+    if (!link)
+        return;
+    link->op = op;
+    link->correlation = e->correlation;
+    link->sibling = op->links;
+    op->links = link;
+    link->next = ds__cupti.link[e->correlation % DS__CUPTI_BUCKETS];
+    ds__cupti.link[e->correlation % DS__CUPTI_BUCKETS] = link;
+    ds__cupti_orphans_take(op, e->correlation);
+}
+
+/* ---- records ---- */
+
+/* Returns a copy of the name of a kernel that lives until shutdown. */
+static const char *ds__cupti_name(const char *of) {
+    if (!of)
+        return "?";
+    size_t at = ((uintptr_t)of >> 4) % DS__CUPTI_NAMES;
+    if (ds__cupti.names[at].of == of && strcmp(ds__cupti.names[at].name, of) == 0)
+        return ds__cupti.names[at].name;
+    ds__cupti.names[at].of = of;
+    ds__cupti.names[at].name = ds__activity_text_keep(of);
+    return ds__cupti.names[at].name;
+}
+
+/* Takes a record. */
+static void ds__cupti_take(const void *record) {
+    ds__cupti_work w = { .kind = *(const uint32_t *)record };
+    if (w.kind == DS__CUPTI_KERNEL) {
+        const ds__cupti_kernel *k = record;
+        w = (ds__cupti_work){ k->correlation, w.kind, k->start,
+                              k->end,         0,      k->node ? ds__cupti_name(k->name) : NULL };
+    } else if (w.kind == DS__CUPTI_COPY) {
+        const ds__cupti_copy *c = record;
+        w = (ds__cupti_work){ c->correlation, w.kind, c->start, c->end, c->bytes, NULL };
+    } else if (w.kind == DS__CUPTI_PEER_COPY) {
+        const ds__cupti_peer_copy *c = record;
+        w = (ds__cupti_work){ c->correlation, w.kind, c->start, c->end, c->bytes, NULL };
+    } else if (w.kind == DS__CUPTI_FILL) {
+        const ds__cupti_fill *f = record;
+        w = (ds__cupti_work){ f->correlation, w.kind, f->start, f->end, f->bytes, NULL };
+    } else if (w.kind == DS__CUPTI_EXTERNAL) {
+        const ds__cupti_external *e = record;
+        if (e->external_kind == DS__CUPTI_CUSTOM1)
+            ds__cupti_link_add(e);
+        return;
+    } else {
+        return;
+    }
+    ds__cupti_link *link = ds__cupti_link_find(w.correlation);
+    if (link)
+        ds__cupti_work_add(link->op, &w);
+    else
+        ds__cupti_orphan_add(&w);
+}
+
+/* CUPTI asks for a buffer. Without one it drops records, and counts them. */
+static void ds__cupti_requested(uint8_t **buffer, size_t *size, size_t *records) {
+    *buffer = NULL;
+    *size = *records = 0;
+    ds__spinlock_lock(&ds__cupti.lock);
+    for (int i = 0; i < DS__CUPTI_BUFFERS && !*buffer; i++) {
+        if (ds__cupti.buffer[i].lent)
+            continue;
+        if (!ds__cupti.buffer[i].at)
+            ds__cupti.buffer[i].at = ds__host_alloc(DS__CUPTI_BUFFER);
+        if (!ds__cupti.buffer[i].at)
+            break;
+        ds__cupti.buffer[i].lent = 1;
+        *buffer = ds__cupti.buffer[i].at;
+        *size = DS__CUPTI_BUFFER;
+    }
+    ds__spinlock_unlock(&ds__cupti.lock);
+}
+
+/* CUPTI gives a buffer back. */
+static void ds__cupti_completed(void *context, uint32_t stream, uint8_t *buffer, size_t size,
+                                size_t valid) {
+    void *record = NULL;
+    size_t dropped = 0;
+    (void)size;
+    int on = atomic_load(&ds__cupti.on);
+    while (on && valid && ds__cupti.l.next(buffer, valid, &record) == 0) {
+        ds__spinlock_lock(&ds__cupti.lock);
+        ds__cupti_take(record);
+        ds__spinlock_unlock(&ds__cupti.lock);
+    }
+    if (on && ds__cupti.l.dropped(context, stream, &dropped) == 0)
+        atomic_fetch_add(&ds__cupti.dropped, dropped);
+    ds__spinlock_lock(&ds__cupti.lock);
+    for (int i = 0; i < DS__CUPTI_BUFFERS; i++)
+        if (ds__cupti.buffer[i].at == buffer)
+            ds__cupti.buffer[i].lent = 0;
+    ds__spinlock_unlock(&ds__cupti.lock);
+}
+
+/* ---- for the recording ---- */
+
+/* Returns 1 if times come from CUPTI. */
+static inline int ds__cupti_is_on(void) {
+    return atomic_load_explicit(&ds__cupti.on, memory_order_relaxed);
+}
+
+/* Lists an operation before its submission. keeps: 1: keeps each record. */
+static void ds__cupti_op_begin(ds__cupti_op *op, uint64_t id, int keeps) {
+    ds__spinlock_lock(&ds__cupti.lock);
+    *op = (ds__cupti_op){ .id = id, .keeps = keeps, .next = ds__cupti.op[id % DS__CUPTI_BUCKETS] };
+    ds__cupti.op[id % DS__CUPTI_BUCKETS] = op;
+    ds__spinlock_unlock(&ds__cupti.lock);
+}
+
+/* Takes an operation off the list, unless it is not listed. Records that come later are ignored. */
+static void ds__cupti_op_end(ds__cupti_op *op) {
+    if (!op->id)
+        return;
+    ds__spinlock_lock(&ds__cupti.lock);
+    ds__cupti_op **at = &ds__cupti.op[op->id % DS__CUPTI_BUCKETS];
+    while (*at != op)
+        at = &(*at)->next;
+    *at = op->next;
+    while (op->links) {
+        ds__cupti_link *link = op->links;
+        ds__cupti_link **place = &ds__cupti.link[link->correlation % DS__CUPTI_BUCKETS];
+        while (*place != link)
+            place = &(*place)->next;
+        *place = link->next;
+        op->links = link->sibling;
+        ds__host_free(link);
+    }
+    op->id = 0;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    ds__host_free(op->work);
+    op->work = NULL;
+}
+
+/* Returns 1 if an operation is listed. */
+static int ds__cupti_is_listed(uint64_t id) {
+    ds__spinlock_lock(&ds__cupti.lock);
+    int is_listed = ds__cupti_op_find(id) != NULL;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    return is_listed;
+}
+
+/* Names the operation that the calling thread submits now. */
+static void ds__cupti_push(uint64_t id) {
+    (void)ds__cupti.l.push(DS__CUPTI_CUSTOM1, id);
+}
+
+static void ds__cupti_pop(void) {
+    uint64_t id;
+    (void)ds__cupti.l.pop(DS__CUPTI_CUSTOM1, &id);
+}
+
+/* Lets CUPTI hand over the records that it has. forced: also buffers with incomplete records. */
+static void ds__cupti_flush(int forced) {
+    ds__mutex_lock(&ds__cupti.control);
+    if (atomic_load(&ds__cupti.on)) {
+        (void)ds__cupti.l.flush(forced ? DS__CUPTI_FORCED : 0);
+        ds__cupti_clock_compare();
+    }
+    ds__mutex_unlock(&ds__cupti.control);
+}
+
+static const int ds__cupti_kinds[] = { DS__CUPTI_EXTERNAL, DS__CUPTI_RUNTIME, DS__CUPTI_DRIVER,
+                                       DS__CUPTI_KERNEL,   DS__CUPTI_COPY,    DS__CUPTI_PEER_COPY,
+                                       DS__CUPTI_FILL };
+
+/* Stops the collection of the first kinds, and ends the subscription. */
+static void ds__cupti_disable(size_t count) {
+    while (count > 0)
+        (void)ds__cupti.l.disable(ds__cupti_kinds[--count]);
+    (void)ds__cupti.l.unsubscribe(ds__cupti.subscriber);
+    ds__cupti.subscriber = NULL;
+}
+
+/* Not called, since no callbacks are enabled. */
+static void ds__cupti_callback(void *user, int domain, uint32_t id, const void *data) {
+    (void)user;
+    (void)domain;
+    (void)id;
+    (void)data;
+}
+
+static ds_result ds__cupti_refuse(ds_result r, const char *function, int code) {
+    const char *text = NULL;
+    (void)ds__cupti.l.text(code, &text);
+    return ds__fail(r, "trace: CUPTI (%.150s): %s returned %d (%.100s)%s", ds__cupti.l.name,
+                    function, code, text ? text : "?",
+                    code == DS__CUPTI_ONE_SUBSCRIBER
+                        ? "; another tool uses CUPTI in this process, so leave out \"cupti\""
+                        : "");
+}
+
+/* Subscribes to CUPTI and starts the collection. `control` is held. */
+static ds_result ds__cupti_enable(void) {
+    size_t n = 0;
+    const size_t count = sizeof ds__cupti_kinds / sizeof ds__cupti_kinds[0];
+    int code = ds__cupti.l.subscribe(&ds__cupti.subscriber, ds__cupti_callback, NULL);
+    if (code == DS__CUPTI_ONE_SUBSCRIBER)
+        return ds__cupti_refuse(DS_ERR_ILLEGAL_STATE, "cuptiSubscribe", code);
+    if (code)
+        return ds__cupti_refuse(DS_ERR_DRIVER, "cuptiSubscribe", code);
+    code = ds__cupti.l.callbacks(ds__cupti_requested, ds__cupti_completed);
+    const char *function = code ? "cuptiActivityRegisterCallbacks" : "cuptiActivityEnable";
+    while (!code && n < count) {
+        code = ds__cupti.l.enable(ds__cupti_kinds[n]);
+        n += code == 0;
+    }
+    if (!code)
+        return DS_OK;
+    ds__cupti_disable(n);
+    return ds__cupti_refuse(DS_ERR_DRIVER, function, code);
+}
+
+/* Lets times come from CUPTI. */
+static ds_result ds__cupti_start(void) {
+    ds__mutex_lock(&ds__cupti.control);
+    ds_result r = ds__cupti_load(&ds__cupti.l);
+    if (r == DS_OK)
+        r = ds__cupti_enable();
+    if (r == DS_OK) {
+        ds__spinlock_lock(&ds__cupti.lock);
+        ds__cupti.clocks = 0;
+        ds__spinlock_unlock(&ds__cupti.lock);
+        atomic_store(&ds__cupti.dropped, 0);
+        ds__cupti_clock_compare();
+        atomic_store(&ds__cupti.on, 1);
+    }
+    ds__mutex_unlock(&ds__cupti.control);
+    return r;
+}
+
+/* Ends that, unless it is off. Operations that are listed keep the records that they have. */
+static void ds__cupti_stop(void) {
+    ds__mutex_lock(&ds__cupti.control);
+    if (atomic_exchange(&ds__cupti.on, 0)) {
+        (void)ds__cupti.l.flush(DS__CUPTI_FORCED);
+        ds__cupti_disable(sizeof ds__cupti_kinds / sizeof ds__cupti_kinds[0]);
+        ds__spinlock_lock(&ds__cupti.lock);
+        memset(ds__cupti.orphan, 0, sizeof ds__cupti.orphan);
+        memset(ds__cupti.orphans, 0, sizeof ds__cupti.orphans);
+        memset(ds__cupti.names, 0, sizeof ds__cupti.names);
+        for (int i = 0; i < DS__CUPTI_BUFFERS; i++)
+            if (!ds__cupti.buffer[i].lent) {
+                ds__host_free(ds__cupti.buffer[i].at);
+                ds__cupti.buffer[i].at = NULL;
+            }
+        ds__spinlock_unlock(&ds__cupti.lock);
+        size_t dropped = atomic_exchange(&ds__cupti.dropped, 0);
+        if (dropped)
+            ds__log_warn("trace: CUPTI has dropped %zu records; operations without one have no "
+                         "times",
+                         dropped);
+    }
+    ds__mutex_unlock(&ds__cupti.control);
+}
+
+/* cuda/activity_pair.h - pairs of events around operations.
 
    Records an event before and one behind an operation that activity is recorded of
-   (ds__cuda_pair_begin, ds__cuda_pair_end), and writes the record when the second one is complete
-   (ds__cuda_activity_collect).
+   (ds__cuda_pair_begin, ds__cuda_pair_end), and lists the pair until cuda/activity.h writes the
+   record.
 
    Policy:
    1. cudaEventElapsedTime returns a float: after 16 seconds its unit is a microsecond. Times are
@@ -26574,24 +27294,32 @@ static ds_result ds__cuda_capture_end(void *stream, ds__capture **out) {
       twice in a second. A device has two of them, since pending pairs refer to the former one.
    2. A base is recorded on a stream of its own and waited for. Its host time is the middle of that;
       if it takes long, because the host is busy, the base is recorded again.
-   3. Two bases differ by some microseconds. So that operations of a stream do not overlap, a begin
-      is moved to the end of the operation before it.
-   4. Whether a stream captures is asked for each operation: in a capture of another library, a
+   3. Whether a stream captures is asked for each operation: in a capture of another library, a
       record of these events would become a node. A wait may bring its stream into a capture, and
       is asked for afterwards, too.
+   4. If a trace has asked for CUPTI, the times of kernels, fills, and copies between GPUs and
+      pinned memory come from its records (cuda/activity_cupti.h). Such an operation has the second
+      event only, which says when it is complete. Other operations have no record there, or do more
+      than the record says. Launches of graphs have both events, and records as nodes.
 
    Invariants: a pair is in one place: the caller's, the list of pending pairs, or the free list of
-   its device. The records of a stream are written in the order of the list. Nothing of this room
-   changes the result of an operation or the last error of the program.
+   its device. Nothing of this room changes the result of an operation or the last error of the
+   program.
    Locks: `lock`, for the lists and the users of bases; no call of cudart is made under it.
-   Threads: ds__cuda_activity_collect runs on one thread at a time, the rest on any. */
+   Threads: any. */
 
 enum {
     DS__CUDA_BASE_NS = 500000000, /* time after which a device gets a new base */
     DS__CUDA_BASE_TRIES = 4,
     DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
     DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 4096
+    DS__CUDA_ENDS = 4096,
+    DS__CUDA_CAUSES = 1024,           /* ends of operations, for waits */
+    DS__CUDA_LANES = 64,              /* of the nodes of a launch */
+    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI for which nobody waits */
+    DS__CUDA_HURRY_NS = 1000000,      /* the same, if somebody does */
+    DS__CUDA_NODES_NS = 100000000,    /* time for records of nodes after the end of a launch */
+    DS__CUDA_PATIENCE_NS = 2000000000 /* time for the record of an operation after its end */
 };
 
 /* An operation with an event before and one behind it. */
@@ -26600,6 +27328,12 @@ typedef struct ds__cuda_pair {
     cudaEvent_t begin;
     cudaEvent_t end;
     int base;
+    int recorded; /* 1: times come from CUPTI, and `begin` is not recorded */
+    ds_result result;
+    uint64_t complete_ns; /* when it was seen to be complete, or failed; 0: pending */
+    int launches;         /* 1: CUPTI tells the nodes of the launch */
+    size_t expected;      /* nodes that have records, at least */
+    ds__cupti_op op;
     ds__activity_note note;
     ds_activity record;
 } ds__cuda_pair;
@@ -26625,6 +27359,16 @@ static struct {
         uint64_t stream;
         uint64_t end_ns;
     } ends[DS__CUDA_ENDS];
+
+    /* the ends of operations by their ids, for waits; for the same thread */
+    struct {
+        uint64_t id;
+        uint64_t end_ns;
+    } causes[DS__CUDA_CAUSES];
+
+    uint64_t flushed_ns; /* the last flush of CUPTI */
+    uint64_t pending_ns; /* enqueue time of the oldest operation that is not complete */
+    int told_all;        /* 1: CUPTI has handed over all records of pairs */
 } ds__cuda_activity;
 
 /* Returns 1 if the device needs a new base, and has room for one. */
@@ -26716,6 +27460,7 @@ static ds__cuda_pair *ds__cuda_pair_take(int device) {
 
 /* Returns a pair to the free list of its device. */
 static void ds__cuda_pair_put(int device, ds__cuda_pair *p) {
+    ds__cupti_op_end(&p->op);
     ds__spinlock_lock(&ds__cuda_activity.lock);
     ds__cuda_activity.count--;
     ds__cuda_activity.base[device][p->base].users--;
@@ -26724,15 +27469,16 @@ static void ds__cuda_pair_put(int device, ds__cuda_pair *p) {
     ds__spinlock_unlock(&ds__cuda_activity.lock);
 }
 
-/* Creates the events of a pair, unless it has them, and records the first one. Returns 0 after a
-   failure. */
+/* Creates the events of a pair, unless it has them, and records the first one if times come from
+   it. Returns 0 after a failure. */
 static int ds__cuda_pair_record(const ds__cuda_scope *scope, const ds__cuda_stream *s,
                                 ds__cuda_pair *p) {
     if (!p->begin && DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&p->begin, 0)) != cudaSuccess)
         return 0;
     if (!p->end && DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&p->end, 0)) != cudaSuccess)
         return 0;
-    return DS__RT_CODE(*scope, cudaEventRecord, (p->begin, s->handle)) == cudaSuccess;
+    return p->recorded ||
+           DS__RT_CODE(*scope, cudaEventRecord, (p->begin, s->handle)) == cudaSuccess;
 }
 
 static size_t ds__cuda_batch_bytes(const ds__op *op) {
@@ -26740,6 +27486,36 @@ static size_t ds__cuda_batch_bytes(const ds__op *op) {
     for (size_t i = 0; i < op->u.batch.count; i++)
         bytes += op->u.batch.sizes[i];
     return bytes;
+}
+
+/* Returns 1 if a copy is one copy of cudart, without host functions: between GPUs, or a GPU and
+   pinned memory. */
+static int ds__cuda_is_direct(const ds__op *op) {
+    int to = ds__place_of(op, DS__OP_DST);
+    int from = ds__place_of(op, DS__OP_SRC);
+    int least = to < from ? to : from;
+    int most = to < from ? from : to;
+    return most >= DS__AT_DEVICE && (least == DS__AT_PINNED || least >= DS__AT_DEVICE);
+}
+
+/* Decides whether the times of an operation come from CUPTI, and those of its nodes. With CUPTI,
+   all operations are listed, for waits. */
+static void ds__cuda_pair_source(const ds__op *op, ds__cuda_pair *p,
+                                 const ds__activity_note *note) {
+    int on = ds__cupti_is_on();
+    int fills = op->kind == DS__OP_FILL && ds__place_of(op, DS__OP_DST) >= DS__AT_DEVICE;
+    int copies = op->kind == DS__OP_COPY && ds__cuda_is_direct(op);
+    p->result = DS_OK;
+    p->complete_ns = 0;
+    p->expected = 0;
+    p->recorded = on && (op->kind == DS__OP_KERNEL || fills || copies);
+    p->launches = on && op->kind == DS__OP_GRAPH && atomic_load(&ds__activity.nodes);
+    if (on)
+        ds__cupti_op_begin(&p->op, note->correlation_id, p->launches);
+    for (uint32_t i = 0; p->launches && i < op->u.graph.body->count; i++) {
+        const ds__op *n = &op->u.graph.body->node[i]->op;
+        p->expected += n->kind == DS__OP_KERNEL || n->kind == DS__OP_COPY || n->kind == DS__OP_FILL;
+    }
 }
 
 /* Makes a note of the operation and records the first event. NULL: the operation has no record. */
@@ -26760,6 +27536,8 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
             ds__cuda_base_make(&scope);
         p = ds__cuda_pair_take(s->device);
     }
+    if (p)
+        ds__cuda_pair_source(op, p, &note);
     if (p && !ds__cuda_pair_record(&scope, s, p)) {
         ds__cuda_pair_put(s->device, p);
         p = NULL;
@@ -26816,8 +27594,31 @@ static void ds__cuda_pair_end(ds__cuda_stream *s, const ds__op *op, ds__cuda_pai
     ds__spinlock_unlock(&ds__cuda_activity.lock);
 }
 
-/* Sets the times of a complete pair. Returns the code of a failed call, else 0. */
-static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
+/* cuda/activity.h - records of operations by events with timing, and by CUPTI.
+
+   Submits operations with a pair of events (ds__cuda_submit_noted), and writes the record when the
+   pair is complete (ds__cuda_activity_collect). With CUPTI, the record also waits for those of
+   CUPTI.
+
+   Policy:
+   1. Two bases of a device differ by some microseconds. So that operations of a stream do not
+      overlap, a begin is moved to the end of the operation before it.
+   2. A buffer of CUPTI comes back only when all of its records are complete. So a record is given
+      up a while after its operation was complete, if no older operation is pending; and at the end
+      of the trace. The operation then has no times: those of another operation would be wrong.
+   3. A wait does not end before the operation that it waited for, although the bases of two
+      devices, and the clocks of events and of CUPTI, differ by some microseconds. With CUPTI, whose
+      records come late, the wait is therefore written after that operation.
+   4. The nodes of a launch are between its begin and its end, in lanes: each in the first one that
+      is free.
+
+   Invariants: the records of a stream are written in the order of the list of pairs. Nothing of
+   this room changes the result of an operation or the last error of the program.
+   Locks: ds__cuda_activity.lock, for the list.
+   Threads: ds__cuda_activity_collect runs on one thread at a time, the rest on any. */
+
+/* Asks the events of a pair for its times. Returns the code of a failed call, else 0. */
+static int ds__cuda_pair_measure(const ds__cuda_scope *scope, ds__cuda_pair *p) {
     /* no other thread changes a base that has users */
     const ds__cuda_base *base = &ds__cuda_activity.base[scope->device][p->base];
     float before = 0;
@@ -26827,67 +27628,222 @@ static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
         code = DS__RT_CODE(*scope, cudaEventElapsedTime, (&took, p->begin, p->end));
     if (code != cudaSuccess)
         return (int)code;
-
-    ds_activity *a = &p->record;
     int64_t since = (int64_t)((double)before * 1e6);
-    uint64_t begin = (uint64_t)((int64_t)base->ns + since);
-    uint64_t end = begin + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
-    if (begin < a->enqueue_ns)
-        begin = a->enqueue_ns;
-    if (ds__cuda_activity.ends[place].stream == a->stream.id &&
-        begin < ds__cuda_activity.ends[place].end_ns)
-        begin = ds__cuda_activity.ends[place].end_ns;
-    a->begin_ns = begin;
-    a->end_ns = end < begin ? begin : end;
-    ds__cuda_activity.ends[place].stream = a->stream.id;
-    ds__cuda_activity.ends[place].end_ns = a->end_ns;
+    p->record.begin_ns = (uint64_t)((int64_t)base->ns + since);
+    p->record.end_ns = p->record.begin_ns + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
     return 0;
 }
 
-/* Writes the record of a pair, if it is complete or has failed. Returns 0 if it is pending. */
-static int ds__cuda_pair_finish(ds__cuda_pair *p) {
+/* Looks whether a pair is complete or has failed. Returns 0 if it is pending. */
+static int ds__cuda_pair_poll(ds__cuda_pair *p) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode;
-    int device = p->record.device.index;
-    int code = cudaErrorUnknown;
-    ds_result r = ds__cuda_scope_begin(&scope, device);
-    if (r == DS_OK) {
+    if (p->complete_ns)
+        return 1;
+    p->result = ds__cuda_scope_begin(&scope, p->record.device.index);
+    if (p->result == DS_OK) {
+        int code;
         int relaxed = ds__cuda_relax(&scope, &mode);
         DS__DR_CODE(scope, code, cuEventQuery, (p->end));
-        if (code == 0)
-            code = ds__cuda_pair_times(&scope, p);
+        if (code == 0 && !p->recorded)
+            code = ds__cuda_pair_measure(&scope, p);
         ds__cuda_unrelax(&scope, relaxed, mode);
         ds__cuda_scope_end(&scope);
         if (code == DS__CUDA_NOT_READY)
             return 0;
-        r = code ? ds__cuda_map(code) : DS_OK;
+        p->result = code ? ds__cuda_map(code) : DS_OK;
     }
-    p->record.result = r;
+    p->complete_ns = ds__now_ns();
+    return 1;
+}
+
+/* Returns 1 if the records of CUPTI have all that a complete operation did, and -1 if one of them
+   has no times. */
+static int ds__cuda_pair_told(const ds__cuda_pair *p) {
+    ds__spinlock_lock(&ds__cupti.lock);
+    const ds__cupti_op *op = &p->op;
+    int told = op->records > 0;
+    if (p->record.kind == DS_ACTIVITY_COPY)
+        told = told && op->bytes >= p->record.bytes;
+    if (p->record.kind == DS_ACTIVITY_GRAPH)
+        told = op->records >= p->expected;
+    if (op->lost)
+        told = -1;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    return told;
+}
+
+/* Returns 1 if no more records of CUPTI are expected for a complete pair. */
+static int ds__cuda_pair_is_late(const ds__cuda_pair *p) {
+    uint64_t since = ds__now_ns() - p->complete_ns;
+    if (!ds__cupti_is_on() || ds__cuda_activity.told_all)
+        return 1;
+    if (!p->recorded)
+        return since >= DS__CUDA_NODES_NS;
+    return since >= DS__CUDA_PATIENCE_NS &&
+           ds__cuda_activity.pending_ns > p->complete_ns + DS__CUDA_NODES_NS;
+}
+
+/* Returns 1 if the record of a complete pair can be written. */
+static int ds__cuda_pair_is_settled(const ds__cuda_pair *p) {
+    if (p->result < 0)
+        return 1;
+    if (p->recorded || p->launches)
+        return ds__cuda_pair_told(p) || ds__cuda_pair_is_late(p);
+    return p->record.kind != DS_ACTIVITY_WAIT || !p->record.cause_id || !ds__cupti_is_on() ||
+           !ds__cupti_is_listed(p->record.cause_id);
+}
+
+/* Moves the times of a record behind those of the records before. */
+static void ds__cuda_record_place(ds_activity *a) {
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
+    size_t cause = a->cause_id % DS__CUDA_CAUSES;
+    if (a->begin_ns < a->enqueue_ns)
+        a->begin_ns = a->enqueue_ns;
+    if (ds__cuda_activity.ends[place].stream == a->stream.id &&
+        a->begin_ns < ds__cuda_activity.ends[place].end_ns)
+        a->begin_ns = ds__cuda_activity.ends[place].end_ns;
+    if (a->end_ns < a->begin_ns)
+        a->end_ns = a->begin_ns;
+    if (a->cause_id && ds__cuda_activity.causes[cause].id == a->cause_id &&
+        a->end_ns < ds__cuda_activity.causes[cause].end_ns)
+        a->end_ns = ds__cuda_activity.causes[cause].end_ns;
+    ds__cuda_activity.ends[place].stream = a->stream.id;
+    ds__cuda_activity.ends[place].end_ns = a->end_ns;
+    cause = a->correlation_id % DS__CUDA_CAUSES;
+    ds__cuda_activity.causes[cause].id = a->correlation_id;
+    ds__cuda_activity.causes[cause].end_ns = a->end_ns;
+}
+
+static int ds__cuda_work_compare(const void *a, const void *b) {
+    const ds__cupti_work *x = a;
+    const ds__cupti_work *y = b;
+    return (x->start > y->start) - (x->start < y->start);
+}
+
+static const char *ds__cuda_work_name(const ds__cupti_work *w) {
+    if (w->kind == DS__CUPTI_KERNEL)
+        return w->name ? w->name : "?";
+    return ds__activity_kind_name(w->kind == DS__CUPTI_FILL ? DS_ACTIVITY_FILL : DS_ACTIVITY_COPY);
+}
+
+/* Writes the nodes of a launch, in the order of their begins. */
+static void ds__cuda_nodes_write(const ds_activity *launch, const ds__cupti_work *list,
+                                 size_t count) {
+    uint64_t ends[DS__CUDA_LANES] = { 0 };
+    for (size_t i = 0; i < count; i++) {
+        const ds__cupti_work *w = &list[i];
+        ds_activity a = *launch;
+        size_t lane = 0;
+        a.begin_ns = ds__cupti_ns(w->start);
+        a.end_ns = ds__cupti_ns(w->end);
+        if (a.begin_ns < launch->begin_ns)
+            a.begin_ns = launch->begin_ns;
+        while (lane + 1 < DS__CUDA_LANES && ends[lane] > a.begin_ns)
+            lane++;
+        if (a.begin_ns < ends[lane])
+            a.begin_ns = ends[lane];
+        if (a.end_ns > launch->end_ns)
+            a.end_ns = launch->end_ns;
+        if (a.end_ns < a.begin_ns)
+            a.end_ns = a.begin_ns;
+        ends[lane] = a.end_ns;
+        a.kind = (ds_activity_kind)DS__ACTIVITY_NODE;
+        a.name = ds__cuda_work_name(w);
+        a.bytes = w->bytes;
+        a.cause_id = launch->correlation_id;
+        a.external_id = lane + 1;
+        ds__activity_write(&a, NULL);
+    }
+}
+
+/* Sets the times of the record of a settled pair, and writes the nodes of a launch. */
+static void ds__cuda_pair_times(ds__cuda_pair *p) {
+    ds_activity *a = &p->record;
+    ds__cupti_op *op = &p->op;
+    ds__spinlock_lock(&ds__cupti.lock);
+    size_t records = op->id ? op->records : 0;
+    uint64_t start = op->start;
+    uint64_t end = op->end;
+    ds__cupti_work *work = op->id ? op->work : NULL;
+    op->work = work ? NULL : op->work; /* no record is added any more */
+    op->room = work ? 0 : op->room;
+    op->keeps = 0;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    if (p->recorded) {
+        a->begin_ns = ds__cupti_ns(start);
+        a->end_ns = ds__cupti_ns(end);
+    } else if (records) {
+        uint64_t first = ds__cupti_ns(start);
+        uint64_t last = ds__cupti_ns(end);
+        a->begin_ns = first < a->begin_ns ? first : a->begin_ns;
+        a->end_ns = last > a->end_ns ? last : a->end_ns;
+    }
+    ds__cuda_record_place(a);
+    if (work) {
+        qsort(work, records, sizeof *work, ds__cuda_work_compare);
+        ds__cuda_nodes_write(a, work, records);
+    }
+    ds__host_free(work);
+}
+
+/* Writes the record of a settled pair. */
+static void ds__cuda_pair_finish(ds__cuda_pair *p) {
+    int device = p->record.device.index;
+    ds_activity place = p->record;
+    p->record.result = p->result;
+    if (p->result == DS_OK && p->recorded && ds__cuda_pair_told(p) <= 0)
+        ds__cuda_record_place(&place); /* without times, but the next ones are behind it */
+    else if (p->result == DS_OK)
+        ds__cuda_pair_times(p);
     ds__activity_note note = p->note;
     ds_activity record = p->record;
     ds__cuda_pair_put(device, p);
     ds__activity_write(&record, &note);
-    return 1;
+}
+
+/* Streams whose pairs must wait, while a list of pairs is looked at. */
+typedef struct ds__cuda_blocks {
+    size_t count;
+    uint64_t stream[DS__CUDA_BLOCKED];
+    int runs[DS__CUDA_BLOCKED]; /* 1: an operation is pending; 0: all lack only records */
+} ds__cuda_blocks;
+
+/* Writes the record of a pair, unless it must wait. Returns 0 if it is kept. */
+static int ds__cuda_pair_look(ds__cuda_blocks *blocks, ds__cuda_pair *p) {
+    size_t i = 0;
+    while (i < blocks->count && blocks->stream[i] != p->record.stream.id)
+        i++;
+    int is_first = i == blocks->count && i < DS__CUDA_BLOCKED;
+    int asks = is_first || (i < blocks->count && !blocks->runs[i]);
+    int complete = asks && ds__cuda_pair_poll(p);
+    if (!complete && p->record.enqueue_ns < ds__cuda_activity.pending_ns)
+        ds__cuda_activity.pending_ns = p->record.enqueue_ns;
+    if (is_first && complete && ds__cuda_pair_is_settled(p)) {
+        ds__cuda_pair_finish(p);
+        return 1;
+    }
+    if (is_first) {
+        blocks->stream[i] = p->record.stream.id;
+        blocks->count++;
+    }
+    if (i < blocks->count)
+        blocks->runs[i] = !complete;
+    return 0;
 }
 
 /* Writes the records of complete pairs. A pair behind a pending one of its stream waits for it.
    Returns the pending pairs in their order, and the last of them. */
 static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair **out_last) {
-    uint64_t blocked[DS__CUDA_BLOCKED];
-    size_t count = 0;
+    ds__cuda_blocks blocks = { .count = 0 };
     ds__cuda_pair *kept = NULL;
     *out_last = NULL;
+    ds__cuda_activity.pending_ns = UINT64_MAX;
     while (list) {
         ds__cuda_pair *p = list;
         list = p->next;
-        int waits = count == DS__CUDA_BLOCKED;
-        for (size_t i = 0; i < count && !waits; i++)
-            waits = blocked[i] == p->record.stream.id;
-        if (!waits && ds__cuda_pair_finish(p))
+        if (ds__cuda_pair_look(&blocks, p))
             continue;
-        if (!waits)
-            blocked[count++] = p->record.stream.id;
         p->next = NULL;
         if (kept)
             (*out_last)->next = p;
@@ -26896,6 +27852,23 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
         *out_last = p;
     }
     return kept;
+}
+
+/* Flushes CUPTI if pairs lack records, and writes those that do not any more. */
+static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
+    int hurry = atomic_load(&ds__activity.hurry);
+    uint64_t now = ds__now_ns();
+    uint64_t wait = hurry ? DS__CUDA_HURRY_NS : DS__CUDA_FLUSH_NS;
+    if (!list || !ds__cupti_is_on() ||
+        (hurry != DS__ACTIVITY_FLUSH && now - ds__cuda_activity.flushed_ns < wait))
+        return list;
+    int last = hurry == DS__ACTIVITY_LAST && ds__cuda_activity.pending_ns == UINT64_MAX;
+    ds__cupti_flush(last);
+    ds__cuda_activity.flushed_ns = ds__now_ns();
+    ds__cuda_activity.told_all = last;
+    list = ds__cuda_pairs_finish(list, out_last);
+    ds__cuda_activity.told_all = 0;
+    return list;
 }
 
 /* Gives the devices with pairs a new base if theirs are old. */
@@ -26922,6 +27895,7 @@ static int ds__cuda_activity_collect(void) {
     ds__cuda_activity.first = NULL;
     ds__spinlock_unlock(&ds__cuda_activity.lock);
     ds__cuda_pair *kept = ds__cuda_pairs_finish(list, &last);
+    kept = ds__cuda_pairs_flush(kept, &last);
     ds__spinlock_lock(&ds__cuda_activity.lock);
     if (kept) {
         last->next = ds__cuda_activity.first;
@@ -26950,7 +27924,7 @@ static size_t ds__cuda_activity_standing(ds__activity_standing *out, size_t room
         size_t i = 0;
         while (i < count && out[i].record.stream.id != p->record.stream.id)
             i++;
-        if (i < count)
+        if (i < count || p->complete_ns)
             continue;
         out[count] = (ds__activity_standing){ .record = p->record };
         out[count++].record.begin_ns = 0;
@@ -26987,6 +27961,13 @@ static void ds__cuda_activity_set(int on) {
     (void)on;
 }
 
+static ds_result ds__cuda_activity_source(int records) {
+    if (records)
+        return ds__cupti_start();
+    ds__cupti_stop();
+    return DS_OK;
+}
+
 /* Submits an operation, with a record while a recording runs. */
 __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream *s,
                                                                  const ds__op *op) {
@@ -27000,7 +27981,12 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream
         ds__tls.mute--;
     }
     uint64_t id = p ? p->note.correlation_id : 0;
+    int named = p && (p->recorded || p->launches);
+    if (named)
+        ds__cupti_push(id);
     ds_result r = usual ? ds__cuda_put(s, op) : ds__cuda_submit_watched(s, op);
+    if (named)
+        ds__cupti_pop();
     if (p) {
         ds__tls.mute++;
         ds__cuda_pair_end(s, op, p, r);
@@ -28277,6 +29263,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_space_release,
                                             ds__cuda_stream_named,
                                             ds__cuda_activity_set,
+                                            ds__cuda_activity_source,
                                             ds__cuda_activity_collect,
                                             ds__cuda_activity_last,
                                             ds__cuda_activity_standing,
@@ -28384,7 +29371,7 @@ enum { DS__ACTIVITY_PROGRAM, DS__ACTIVITY_TRACE, DS__ACTIVITY_CLIENTS };
 /* Start, end and flush a recording, as ds_activity_start, ds_activity_stop and ds_activity_flush do
    for the program. The callback of the trace layer also gets nodes of launches, and empty batches:
    it is invoked ten times in a second. */
-static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc);
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc, int records);
 static ds_result ds__activity_client_stop(int client);
 static ds_result ds__activity_client_flush(int client);
 /* Asks the thread of the recordings to invoke the callbacks soon. Takes no lock. */
@@ -30268,6 +31255,13 @@ static void ds__activity_client_end(int client) {
     ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
+/* Tells the drivers whether somebody waits for records. */
+static void ds__activity_hurry_set(uint32_t ending, uint32_t asked) {
+    int waits = ending || asked != atomic_load(&ds__activity_run.answered);
+    int hurry = waits ? DS__ACTIVITY_FLUSH : DS__ACTIVITY_CALM;
+    atomic_store(&ds__activity.hurry, ending == DS__ACTIVITY_TRACE + 1 ? DS__ACTIVITY_LAST : hurry);
+}
+
 static void *ds__activity_main(void *unused) {
     uint64_t last = ds__now_ns();
     (void)unused;
@@ -30280,6 +31274,7 @@ static void *ds__activity_main(void *unused) {
         int ends = atomic_load(&ds__activity_run.ends) && !atomic_load(&ds__activity_run.users);
         /* read before the records: a note that is gone has written its record */
         int over = ending && ds__activity_is_over();
+        ds__activity_hurry_set(ending, asked);
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
         ds__activity_grow();
@@ -30375,7 +31370,19 @@ static void ds__activity_await_begin(void) {
                  (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
 }
 
-static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc) {
+/* Lets the times of GPUs come from CUPTI (records 1), or from events again. */
+static ds_result ds__activity_source_set(int records) {
+    const ds__driver *driver = ds__driver_of(ds_cuda(0));
+    if (driver)
+        return driver->activity_source(records);
+    return records ? ds__fail(DS_ERR_UNSUPPORTED,
+                              "trace: \"cupti\" needs a CUDA device, and there is none; leave it "
+                              "out")
+                   : DS_OK;
+}
+
+/* Starts the recording of a client. records: 1: times of GPUs come from CUPTI. */
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc, int records) {
     ds__activity_client *c = &ds__activity_run.client[client];
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b] && ds__g.driver[b]->fabric())
@@ -30392,9 +31399,13 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
     ds_result r = DS_OK;
     if (client == DS__ACTIVITY_TRACE)
         ds__activity_await_begin();
-    if (!ds__activity_any()) {
+    if (records)
+        r = ds__activity_source_set(1);
+    if (r == DS_OK && !ds__activity_any()) {
         r = ds__activity_begin(capacity);
-    } else if (capacity > atomic_load(&ds__activity.capacity)) {
+        if (r < 0 && records)
+            DS_IGNORE(ds__activity_source_set(0));
+    } else if (r == DS_OK && capacity > atomic_load(&ds__activity.capacity)) {
         atomic_store(&ds__activity_run.wanted, capacity);
         ds__activity_ask();
     }
@@ -30438,6 +31449,8 @@ static ds_result ds__activity_client_stop(int client) {
     ds__activity_wake();
     while (atomic_load(&ds__activity_run.ending))
         ds__futex_wait(&ds__activity_run.ending, (uint32_t)client + 1, DS__FOREVER);
+    if (client == DS__ACTIVITY_TRACE)
+        DS_IGNORE(ds__activity_source_set(0));
     if (last) {
         atomic_store(&ds__activity_run.ends, 1);
         ds__activity_wake();
@@ -30495,7 +31508,7 @@ DSDEF ds_result(ds_activity_start)(const ds_activity_desc *desc) {
                 DS__ACTIVITY_MOST);
     DS__REQUIRE(!(desc->kinds & ~known), "kinds is %#x; bits of %#x are allowed", desc->kinds,
                 known);
-    return ds__activity_client_start(DS__ACTIVITY_PROGRAM, desc);
+    return ds__activity_client_start(DS__ACTIVITY_PROGRAM, desc, 0);
 }
 
 DSDEF ds_result(ds_activity_flush)(void) {

@@ -77,15 +77,20 @@ extern "C" {
        dump=FILE     file that ds_shutdown, a signal or a time-out writes from the ring
        timeout=MS    if a call waits longer on the host, the layer prints the operation at which
                      each stream stands, once for each call, and writes the dump
-       signal=N      signal number that makes a thread of devstream write the dump */
+       signal=N      signal number that makes a thread of devstream write the dump
+       cupti         times of GPUs come from CUPTI's records instead of events (ds_trace_desc) */
 
 /** Parameters of ds_trace_start; zero means default. */
 typedef struct ds_trace_desc {
-    const char *file;     /**< file that is written while the trace runs; NULL: only the ring */
-    const char *dump;     /**< file for dumps; NULL: none */
-    size_t ring;          /**< records that are kept, 256 to 2^24; 0: 131072 */
-    uint64_t timeout_ns;  /**< host waits that last longer are reported; 0: none */
-    int signal;           /**< signal that writes the dump, 1 to 64; 0: none */
+    const char *file;    /**< file that is written while the trace runs; NULL: only the ring */
+    const char *dump;    /**< file for dumps; NULL: none */
+    size_t ring;         /**< records that are kept, 256 to 2^24; 0: 131072 */
+    uint64_t timeout_ns; /**< host waits that last longer are reported; 0: none */
+    int signal;          /**< signal that writes the dump, 1 to 64; 0: none */
+    /** 1: the times of kernels, fills, and copies between GPUs and pinned memory come from records
+        of CUPTI, NVIDIA's library for profilers, and launches of graphs have nodes. 0: from events.
+        An operation whose record CUPTI has lost is marked, and has no times */
+    int cupti;
     uint64_t reserved[6]; /**< 0 */
 } ds_trace_desc;
 
@@ -97,13 +102,16 @@ typedef struct ds_trace_stats {
     uint64_t written;    /**< records that are in the file */
     uint64_t bytes;      /**< bytes that were written to the file, in all parts */
     uint64_t kept;       /**< records that are in the ring */
-    uint64_t reserved[6]; /**< 0 */
+    uint64_t untimed;    /**< operations without times, because CUPTI has lost their records */
+    uint64_t reserved[5]; /**< 0 */
 } ds_trace_stats;
 
 /** Starts a trace, with an empty ring and zeroed counters. A file of that name is replaced. Errors:
     DS_ERR_ILLEGAL_STATE: the layer is off, or a trace runs. DS_ERR_INVALID_VALUE: a file cannot be
     written, or has an unknown ending, or a value is out of range. DS_ERR_UNSUPPORTED: .json.gz
-    without DEVSTREAM_ZLIB, or the CPU driver has a fabric. */
+    without DEVSTREAM_ZLIB, or the CPU driver has a fabric, or CUPTI is wanted and there is no CUDA
+    device or no libcupti of CUDA 11.8 or later. DS_ERR_ILLEGAL_STATE, too: another tool uses CUPTI
+    in this process, which has one place for a tool. DS_ERR_DRIVER: CUPTI refused. */
 DSDEF DS_MUST_USE ds_result ds_trace_start(const ds_trace_desc *desc);
 
 /** Ends the trace: waits for the recorded operations (blocks), and completes the file. The ring can
@@ -353,7 +361,8 @@ enum {
     DS__TRACE_RACE = 32
 };
 
-enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4 };
+/* OPEN: not complete. UNTIMED: without times; begin and end are the earliest possible time */
+enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4, DS__TRACE_UNTIMED = 8 };
 
 /* Returns the flags of a record with this result. */
 static uint8_t ds__trace_flags(ds_result r) {
@@ -510,6 +519,7 @@ static struct {
     uint64_t head;
     uint64_t dropped; /* lost before the ring */
     uint64_t operations;
+    uint64_t untimed; /* of them */
     char **text;
     uint32_t *text_size;
     size_t texts;
@@ -909,6 +919,16 @@ static uint64_t ds__trace_time(uint64_t ns) {
     return ns > ds__trace.zero_ns ? ns - ds__trace.zero_ns : 0;
 }
 
+/* Marks an operation without times. It began after the one before on its stream. */
+static void ds__trace_untimed(ds__trace_record *r) {
+    const ds__trace_stream *s = r->row == DS__TRACE_NONE ? NULL : &ds__trace.stream[r->row];
+    if (s && s->operations && r->begin < s->last)
+        r->begin = s->last;
+    r->end = r->begin;
+    r->flags |= DS__TRACE_UNTIMED;
+    ds__trace.untimed++;
+}
+
 /* Fills a record from one of activity. */
 static ds__trace_record ds__trace_record_of(const ds_activity *a) {
     ds__trace_record r = { .kind = (uint8_t)a->kind,
@@ -930,6 +950,8 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
                                 ds__trace_device(a->device));
     if (is_node)
         r.flags |= DS__TRACE_OF_GRAPH;
+    if (!a->begin_ns && a->result == DS_OK)
+        ds__trace_untimed(&r);
     if ((r.kind <= DS__TRACE_FILL) && ds__trace_is_collective(a->call)) {
         if (!r.name)
             r.name = ds__trace_text(ds__activity_kind_name(a->kind));
@@ -2837,6 +2859,8 @@ static void ds__trace_json_args(ds__trace_output *o, const ds__trace_record *r) 
         ds__trace_print(o, ",\"failed\":true");
     if (r->flags & DS__TRACE_OPEN)
         ds__trace_print(o, ",\"open\":true");
+    if (r->flags & DS__TRACE_UNTIMED)
+        ds__trace_print(o, ",\"untimed\":true");
     ds__trace_print(o, "}}");
 }
 
@@ -3459,6 +3483,7 @@ static ds_result ds__trace_desc_check(const ds_trace_desc *d) {
                 DS__TRACE_RING_MOST);
     DS__REQUIRE(d->signal >= 0 && d->signal <= 64,
                 "trace: signal %d; 1 to 64 are allowed, or 0 for none", d->signal);
+    DS__REQUIRE(d->cupti == 0 || d->cupti == 1, "trace: cupti is %d; 0 or 1 is allowed", d->cupti);
     DS__REQUIRE(!d->signal || d->dump, "trace: signal %d needs a file for the dump", d->signal);
     return DS_OK;
 }
@@ -3481,7 +3506,9 @@ static ds_result ds__trace_option(const char *o) {
                 "trace: \"%.40s...\" has %zu characters; at most %zu are "
                 "allowed",
                 o, strlen(path), sizeof file - 1);
-    if (!value || strncmp(o, "file=", 5) == 0) {
+    if (strcmp(o, "cupti") == 0) {
+        d->cupti = 1;
+    } else if (!value || strncmp(o, "file=", 5) == 0) {
         DS__REQUIRE(!d->file, "trace: two files, \"%.100s\" and \"%.100s\"; use one", d->file,
                     path);
         memcpy(file, path, strlen(path) + 1);
@@ -3503,7 +3530,7 @@ static ds_result ds__trace_option(const char *o) {
         return ds__fail(
             DS_ERR_INVALID_VALUE,
             "trace: unknown option \"%.40s\"; use a file, file=FILE, ring=N, dump=FILE, "
-            "timeout=MS or signal=N",
+            "timeout=MS, signal=N or cupti",
             o);
     }
     return DS_OK;
@@ -3645,7 +3672,7 @@ static ds_result ds__trace_prepare(const ds_trace_desc *desc) {
     ds__trace.ring = ring;
     ds__trace.place = place;
     ds__trace.ring_size = size;
-    ds__trace.dropped = ds__trace.operations = 0;
+    ds__trace.dropped = ds__trace.operations = ds__trace.untimed = 0;
     ds__trace.waits = ds__trace.collectives = 0;
     ds__trace.end_ns = 0;
     memset(ds__trace.open, 0, sizeof ds__trace.open);
@@ -3698,7 +3725,7 @@ static ds_result ds__trace_begin(const ds_trace_desc *desc) {
     if (r == DS_OK)
         r = ds__trace_signal_set(desc->signal);
     if (r == DS_OK)
-        r = ds__activity_client_start(DS__ACTIVITY_TRACE, &activity);
+        r = ds__activity_client_start(DS__ACTIVITY_TRACE, &activity, desc->cupti);
     if (r < 0) {
         ds__trace_signal_end();
         ds__trace_release();
@@ -4239,6 +4266,7 @@ DSDEF ds_result(ds_trace_get_stats)(ds_trace_stats *out) {
     ds__spinlock_lock(&ds__trace.lock);
     const ds__trace_output *o = &ds__trace.output;
     out->operations = ds__trace.operations;
+    out->untimed = ds__trace.untimed;
     out->records = ds__trace.head;
     out->kept = ds__trace.head < ds__trace.ring_size ? ds__trace.head : ds__trace.ring_size;
     out->dropped = ds__trace.dropped + o->lost;

@@ -31,15 +31,20 @@
        dump=FILE     file that ds_shutdown, a signal or a time-out writes from the ring
        timeout=MS    if a call waits longer on the host, the layer prints the operation at which
                      each stream stands, once for each call, and writes the dump
-       signal=N      signal number that makes a thread of devstream write the dump */
+       signal=N      signal number that makes a thread of devstream write the dump
+       cupti         times of GPUs come from CUPTI's records instead of events (ds_trace_desc) */
 
 /** Parameters of ds_trace_start; zero means default. */
 typedef struct ds_trace_desc {
-    const char *file;     /**< file that is written while the trace runs; NULL: only the ring */
-    const char *dump;     /**< file for dumps; NULL: none */
-    size_t ring;          /**< records that are kept, 256 to 2^24; 0: 131072 */
-    uint64_t timeout_ns;  /**< host waits that last longer are reported; 0: none */
-    int signal;           /**< signal that writes the dump, 1 to 64; 0: none */
+    const char *file;    /**< file that is written while the trace runs; NULL: only the ring */
+    const char *dump;    /**< file for dumps; NULL: none */
+    size_t ring;         /**< records that are kept, 256 to 2^24; 0: 131072 */
+    uint64_t timeout_ns; /**< host waits that last longer are reported; 0: none */
+    int signal;          /**< signal that writes the dump, 1 to 64; 0: none */
+    /** 1: the times of kernels, fills, and copies between GPUs and pinned memory come from records
+        of CUPTI, NVIDIA's library for profilers, and launches of graphs have nodes. 0: from events.
+        An operation whose record CUPTI has lost is marked, and has no times */
+    int cupti;
     uint64_t reserved[6]; /**< 0 */
 } ds_trace_desc;
 
@@ -51,13 +56,16 @@ typedef struct ds_trace_stats {
     uint64_t written;    /**< records that are in the file */
     uint64_t bytes;      /**< bytes that were written to the file, in all parts */
     uint64_t kept;       /**< records that are in the ring */
-    uint64_t reserved[6]; /**< 0 */
+    uint64_t untimed;    /**< operations without times, because CUPTI has lost their records */
+    uint64_t reserved[5]; /**< 0 */
 } ds_trace_stats;
 
 /** Starts a trace, with an empty ring and zeroed counters. A file of that name is replaced. Errors:
     DS_ERR_ILLEGAL_STATE: the layer is off, or a trace runs. DS_ERR_INVALID_VALUE: a file cannot be
     written, or has an unknown ending, or a value is out of range. DS_ERR_UNSUPPORTED: .json.gz
-    without DEVSTREAM_ZLIB, or the CPU driver has a fabric. */
+    without DEVSTREAM_ZLIB, or the CPU driver has a fabric, or CUPTI is wanted and there is no CUDA
+    device or no libcupti of CUDA 11.8 or later. DS_ERR_ILLEGAL_STATE, too: another tool uses CUPTI
+    in this process, which has one place for a tool. DS_ERR_DRIVER: CUPTI refused. */
 DSDEF DS_MUST_USE ds_result ds_trace_start(const ds_trace_desc *desc);
 
 /** Ends the trace: waits for the recorded operations (blocks), and completes the file. The ring can

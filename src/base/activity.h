@@ -38,6 +38,13 @@ enum {
         1 /* in `reserved` until a record is handed over: its times are nanoseconds */
 };
 
+/* How much a driver should do to get the records of complete operations. */
+enum {
+    DS__ACTIVITY_CALM,
+    DS__ACTIVITY_FLUSH, /* a caller waits for them */
+    DS__ACTIVITY_LAST   /* the trace ends: records that do not come now are given up */
+};
+
 /* What a driver keeps with an operation until its record is written. */
 typedef struct ds__activity_note {
     uint64_t correlation_id; /* 0: none */
@@ -64,6 +71,7 @@ static struct {
     _Atomic int on;
     _Atomic unsigned kinds; /* bits */
     _Atomic int nodes;      /* 1: nodes of launches have records, too (DS__ACTIVITY_NODE) */
+    _Atomic int hurry;      /* DS__ACTIVITY_CALM ..., for drivers whose records come late */
     _Atomic uint64_t begun; /* notes that were made; submitters write this cache line */
     char pad[64];
     _Atomic uint64_t dropped; /* since the last batch; this line is of threads that run */
@@ -218,6 +226,25 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     ds__spinlock_unlock(&ds__activity.lock);
     ds__host_free(text);
     return name ? name : "?";
+}
+
+/* Returns a copy of a name that no kernel of the library has, likewise. */
+DS__SEAM static const char *ds__activity_text_keep(const char *of) {
+    size_t size = strlen(of) + 1;
+    ds__spinlock_lock(&ds__activity.lock);
+    ds__activity_text *text = ds__activity.names;
+    while (text && strcmp(text->text, of) != 0)
+        text = text->next;
+    if (!text && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES)
+        text = ds__host_alloc(sizeof *text + size);
+    if (text && !text->text[0]) {
+        memcpy(text->text, of, size);
+        text->next = ds__activity.names;
+        ds__activity.names = text;
+        ds__activity.name_bytes += size;
+    }
+    ds__spinlock_unlock(&ds__activity.lock);
+    return text ? text->text : "?";
 }
 
 /* Returns the device of an operand by its place; zeroed if it is not known. */

@@ -238,6 +238,9 @@ struct ds__driver {
     void (*stream_named)(void *stream, uint64_t handle);
     /* 1: a recording of activity begins; 0: it is over, and no note is pending */
     void (*activity_set)(int on);
+    /* 1: times of operations come from records of the vendor's library, if the driver can do that,
+       until 0. Refuses with a sentence */
+    ds_result (*activity_source)(int records);
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */
     int (*activity_collect)(void);

@@ -174,6 +174,13 @@ static void ds__activity_client_end(int client) {
     ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
+/* Tells the drivers whether somebody waits for records. */
+static void ds__activity_hurry_set(uint32_t ending, uint32_t asked) {
+    int waits = ending || asked != atomic_load(&ds__activity_run.answered);
+    int hurry = waits ? DS__ACTIVITY_FLUSH : DS__ACTIVITY_CALM;
+    atomic_store(&ds__activity.hurry, ending == DS__ACTIVITY_TRACE + 1 ? DS__ACTIVITY_LAST : hurry);
+}
+
 static void *ds__activity_main(void *unused) {
     uint64_t last = ds__now_ns();
     (void)unused;
@@ -186,6 +193,7 @@ static void *ds__activity_main(void *unused) {
         int ends = atomic_load(&ds__activity_run.ends) && !atomic_load(&ds__activity_run.users);
         /* read before the records: a note that is gone has written its record */
         int over = ending && ds__activity_is_over();
+        ds__activity_hurry_set(ending, asked);
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
         ds__activity_grow();
@@ -281,7 +289,19 @@ static void ds__activity_await_begin(void) {
                  (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
 }
 
-static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc) {
+/* Lets the times of GPUs come from CUPTI (records 1), or from events again. */
+static ds_result ds__activity_source_set(int records) {
+    const ds__driver *driver = ds__driver_of(ds_cuda(0));
+    if (driver)
+        return driver->activity_source(records);
+    return records ? ds__fail(DS_ERR_UNSUPPORTED,
+                              "trace: \"cupti\" needs a CUDA device, and there is none; leave it "
+                              "out")
+                   : DS_OK;
+}
+
+/* Starts the recording of a client. records: 1: times of GPUs come from CUPTI. */
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc, int records) {
     ds__activity_client *c = &ds__activity_run.client[client];
     for (int b = 0; b < DS_BACKEND_COUNT; b++)
         if (ds__g.driver[b] && ds__g.driver[b]->fabric())
@@ -298,9 +318,13 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
     ds_result r = DS_OK;
     if (client == DS__ACTIVITY_TRACE)
         ds__activity_await_begin();
-    if (!ds__activity_any()) {
+    if (records)
+        r = ds__activity_source_set(1);
+    if (r == DS_OK && !ds__activity_any()) {
         r = ds__activity_begin(capacity);
-    } else if (capacity > atomic_load(&ds__activity.capacity)) {
+        if (r < 0 && records)
+            DS_IGNORE(ds__activity_source_set(0));
+    } else if (r == DS_OK && capacity > atomic_load(&ds__activity.capacity)) {
         atomic_store(&ds__activity_run.wanted, capacity);
         ds__activity_ask();
     }
@@ -344,6 +368,8 @@ static ds_result ds__activity_client_stop(int client) {
     ds__activity_wake();
     while (atomic_load(&ds__activity_run.ending))
         ds__futex_wait(&ds__activity_run.ending, (uint32_t)client + 1, DS__FOREVER);
+    if (client == DS__ACTIVITY_TRACE)
+        DS_IGNORE(ds__activity_source_set(0));
     if (last) {
         atomic_store(&ds__activity_run.ends, 1);
         ds__activity_wake();
@@ -401,7 +427,7 @@ DSDEF ds_result(ds_activity_start)(const ds_activity_desc *desc) {
                 DS__ACTIVITY_MOST);
     DS__REQUIRE(!(desc->kinds & ~known), "kinds is %#x; bits of %#x are allowed", desc->kinds,
                 known);
-    return ds__activity_client_start(DS__ACTIVITY_PROGRAM, desc);
+    return ds__activity_client_start(DS__ACTIVITY_PROGRAM, desc, 0);
 }
 
 DSDEF ds_result(ds_activity_flush)(void) {

@@ -55,7 +55,7 @@ enum { DS__ACTIVITY_PROGRAM, DS__ACTIVITY_TRACE, DS__ACTIVITY_CLIENTS };
 /* Start, end and flush a recording, as ds_activity_start, ds_activity_stop and ds_activity_flush do
    for the program. The callback of the trace layer also gets nodes of launches, and empty batches:
    it is invoked ten times in a second. */
-static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc);
+static ds_result ds__activity_client_start(int client, const ds_activity_desc *desc, int records);
 static ds_result ds__activity_client_stop(int client);
 static ds_result ds__activity_client_flush(int client);
 /* Asks the thread of the recordings to invoke the callbacks soon. Takes no lock. */

@@ -1,269 +1,32 @@
-/* cuda/activity.h - records of operations by events with timing.
+/* cuda/activity.h - records of operations by events with timing, and by CUPTI.
 
-   Records an event before and one behind an operation that activity is recorded of
-   (ds__cuda_pair_begin, ds__cuda_pair_end), and writes the record when the second one is complete
-   (ds__cuda_activity_collect).
+   Submits operations with a pair of events (ds__cuda_submit_noted), and writes the record when the
+   pair is complete (ds__cuda_activity_collect). With CUPTI, the record also waits for those of
+   CUPTI.
 
    Policy:
-   1. cudaEventElapsedTime returns a float: after 16 seconds its unit is a microsecond. Times are
-      therefore measured from a base, an event whose host time is known, and a new base is made
-      twice in a second. A device has two of them, since pending pairs refer to the former one.
-   2. A base is recorded on a stream of its own and waited for. Its host time is the middle of that;
-      if it takes long, because the host is busy, the base is recorded again.
-   3. Two bases differ by some microseconds. So that operations of a stream do not overlap, a begin
-      is moved to the end of the operation before it.
-   4. Whether a stream captures is asked for each operation: in a capture of another library, a
-      record of these events would become a node. A wait may bring its stream into a capture, and
-      is asked for afterwards, too.
+   1. Two bases of a device differ by some microseconds. So that operations of a stream do not
+      overlap, a begin is moved to the end of the operation before it.
+   2. A buffer of CUPTI comes back only when all of its records are complete. So a record is given
+      up a while after its operation was complete, if no older operation is pending; and at the end
+      of the trace. The operation then has no times: those of another operation would be wrong.
+   3. A wait does not end before the operation that it waited for, although the bases of two
+      devices, and the clocks of events and of CUPTI, differ by some microseconds. With CUPTI, whose
+      records come late, the wait is therefore written after that operation.
+   4. The nodes of a launch are between its begin and its end, in lanes: each in the first one that
+      is free.
 
-   Invariants: a pair is in one place: the caller's, the list of pending pairs, or the free list of
-   its device. The records of a stream are written in the order of the list. Nothing of this room
-   changes the result of an operation or the last error of the program.
-   Locks: `lock`, for the lists and the users of bases; no call of cudart is made under it.
+   Invariants: the records of a stream are written in the order of the list of pairs. Nothing of
+   this room changes the result of an operation or the last error of the program.
+   Locks: ds__cuda_activity.lock, for the list.
    Threads: ds__cuda_activity_collect runs on one thread at a time, the rest on any. */
 #ifndef DS__CUDA_ACTIVITY_H
 #define DS__CUDA_ACTIVITY_H
 
-#include "../base/activity.h"
-#include "types.h"
-#include "call.h"
-#include "stream.h"
-#include "host_func.h"
-#include "submit.h"
-#include "capture_op.h"
+#include "activity_pair.h"
 
-enum {
-    DS__CUDA_BASE_NS = 500000000, /* time after which a device gets a new base */
-    DS__CUDA_BASE_TRIES = 4,
-    DS__CUDA_BASE_BEST_NS = 50000, /* a base that was recorded in less time is good enough */
-    DS__CUDA_BLOCKED = 64,         /* streams whose records must wait; with more, all others do */
-    DS__CUDA_ENDS = 4096
-};
-
-/* An operation with an event before and one behind it. */
-typedef struct ds__cuda_pair {
-    struct ds__cuda_pair *next;
-    cudaEvent_t begin;
-    cudaEvent_t end;
-    int base;
-    ds__activity_note note;
-    ds_activity record;
-} ds__cuda_pair;
-
-typedef struct ds__cuda_base {
-    cudaEvent_t event; /* NULL: none */
-    uint64_t ns;       /* the host's time of the event */
-    size_t users;      /* pairs that refer to it */
-} ds__cuda_base;
-
-static struct {
-    ds__spinlock lock;
-    ds__cuda_pair *unused[DS__MAX_DEVICES];
-    ds__cuda_pair *first; /* pending pairs, in the order of enqueueing */
-    ds__cuda_pair *last;
-    size_t count; /* pairs that are not in a free list */
-    ds__cuda_base base[DS__MAX_DEVICES][2];
-    int newest[DS__MAX_DEVICES];
-    _Atomic(cudaStream_t) clock[DS__MAX_DEVICES]; /* bases are recorded on it */
-
-    /* the last end of streams, for the thread that collects; one place for several streams */
-    struct {
-        uint64_t stream;
-        uint64_t end_ns;
-    } ends[DS__CUDA_ENDS];
-} ds__cuda_activity;
-
-/* Returns 1 if the device needs a new base, and has room for one. */
-static int ds__cuda_base_is_old(int device, uint64_t age_ns) {
-    uint64_t now = ds__now_ns();
-    ds__spinlock_lock(&ds__cuda_activity.lock);
-    int newest = ds__cuda_activity.newest[device];
-    const ds__cuda_base *base = ds__cuda_activity.base[device];
-    int is_old = !base[newest].event || (now - base[newest].ns > age_ns && !base[!newest].users);
-    ds__spinlock_unlock(&ds__cuda_activity.lock);
-    return is_old;
-}
-
-/* Records an event and finds the host's time of it. Returns 0 after a failure. */
-static int ds__cuda_base_measure(const ds__cuda_scope *scope, cudaStream_t stream,
-                                 cudaEvent_t event, uint64_t *out_ns) {
-    for (int i = 0; i < DS__CUDA_BASE_TRIES; i++) {
-        uint64_t from = ds__now_ns();
-        if (DS__RT_CODE(*scope, cudaEventRecord, (event, stream)) != cudaSuccess ||
-            DS__RT_CODE(*scope, cudaEventSynchronize, (event)) != cudaSuccess)
-            return 0;
-        uint64_t took = ds__now_ns() - from;
-        *out_ns = from + took / 2;
-        if (took < DS__CUDA_BASE_BEST_NS)
-            break;
-    }
-    return 1;
-}
-
-/* Gives the scope's device a new base. After a failure the device has the former one, or none. */
-static void ds__cuda_base_make(const ds__cuda_scope *scope) {
-    int device = scope->device;
-    cudaStream_t stream;
-    cudaEvent_t event = NULL;
-    uint64_t ns;
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_relax(scope, &mode);
-    int made =
-        ds__cuda_kept_stream(scope, &ds__cuda_activity.clock[device], &stream) == cudaSuccess &&
-        DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&event, 0)) == cudaSuccess;
-    if (made && ds__cuda_base_measure(scope, stream, event, &ns)) {
-        ds__spinlock_lock(&ds__cuda_activity.lock);
-        ds__cuda_base *base = ds__cuda_activity.base[device];
-        int at = ds__cuda_activity.newest[device];
-        at = base[at].event ? !at : at;
-        if (!base[at].users) { /* else another thread was first */
-            cudaEvent_t former = base[at].event;
-            base[at] = (ds__cuda_base){ .event = event, .ns = ns };
-            ds__cuda_activity.newest[device] = at;
-            event = former;
-        }
-        ds__spinlock_unlock(&ds__cuda_activity.lock);
-    }
-    if (event)
-        (void)DS__RT_CODE(*scope, cudaEventDestroy, (event));
-    ds__cuda_unrelax(scope, relaxed, mode);
-}
-
-/* Takes a pair without events in it, and a reference to the newest base. NULL: there is no base, no
-   memory, or too many pairs are pending. */
-static ds__cuda_pair *ds__cuda_pair_take(int device) {
-    ds__cuda_pair *p = NULL;
-    ds__spinlock_lock(&ds__cuda_activity.lock);
-    int base = ds__cuda_activity.newest[device];
-    int room = ds__cuda_activity.count < ds__activity.capacity &&
-               ds__cuda_activity.base[device][base].event != NULL;
-    if (room) {
-        p = ds__cuda_activity.unused[device];
-        ds__cuda_activity.count++;
-        ds__cuda_activity.base[device][base].users++;
-    }
-    if (p)
-        ds__cuda_activity.unused[device] = p->next;
-    ds__spinlock_unlock(&ds__cuda_activity.lock);
-    if (room && !p)
-        p = ds__host_alloc(sizeof *p);
-    if (p) {
-        p->base = base;
-        return p;
-    }
-    if (room) {
-        ds__spinlock_lock(&ds__cuda_activity.lock);
-        ds__cuda_activity.count--;
-        ds__cuda_activity.base[device][base].users--;
-        ds__spinlock_unlock(&ds__cuda_activity.lock);
-    }
-    return NULL;
-}
-
-/* Returns a pair to the free list of its device. */
-static void ds__cuda_pair_put(int device, ds__cuda_pair *p) {
-    ds__spinlock_lock(&ds__cuda_activity.lock);
-    ds__cuda_activity.count--;
-    ds__cuda_activity.base[device][p->base].users--;
-    p->next = ds__cuda_activity.unused[device];
-    ds__cuda_activity.unused[device] = p;
-    ds__spinlock_unlock(&ds__cuda_activity.lock);
-}
-
-/* Creates the events of a pair, unless it has them, and records the first one. Returns 0 after a
-   failure. */
-static int ds__cuda_pair_record(const ds__cuda_scope *scope, const ds__cuda_stream *s,
-                                ds__cuda_pair *p) {
-    if (!p->begin && DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&p->begin, 0)) != cudaSuccess)
-        return 0;
-    if (!p->end && DS__RT_CODE(*scope, cudaEventCreateWithFlags, (&p->end, 0)) != cudaSuccess)
-        return 0;
-    return DS__RT_CODE(*scope, cudaEventRecord, (p->begin, s->handle)) == cudaSuccess;
-}
-
-static size_t ds__cuda_batch_bytes(const ds__op *op) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < op->u.batch.count; i++)
-        bytes += op->u.batch.sizes[i];
-    return bytes;
-}
-
-/* Makes a note of the operation and records the first event. NULL: the operation has no record. */
-static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) {
-    ds__cuda_scope scope;
-    ds__activity_note note;
-    ds__cuda_pair *p = NULL;
-    int capturing = 1;
-    uint64_t enqueue_ns = ds__now_ns();
-    if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
-        return NULL;
-    if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
-        ds__activity_cancel(&note);
-        return NULL;
-    }
-    if (ds__cuda_is_capturing(&scope, s, &capturing) == DS_OK && !capturing) {
-        if (ds__cuda_base_is_old(s->device, 2ull * DS__CUDA_BASE_NS))
-            ds__cuda_base_make(&scope);
-        p = ds__cuda_pair_take(s->device);
-    }
-    if (p && !ds__cuda_pair_record(&scope, s, p)) {
-        ds__cuda_pair_put(s->device, p);
-        p = NULL;
-    }
-    ds__cuda_scope_end(&scope);
-    if (!p) {
-        if (capturing)
-            ds__activity_cancel(&note);
-        else
-            ds__activity_drop(&note);
-        return NULL;
-    }
-    p->note = note;
-    p->record = ds__activity_record(op, &note, DS_DEVICE_CUDA);
-    p->record.enqueue_ns = enqueue_ns;
-    p->record.reserved[0] = DS__ACTIVITY_IN_NS;
-    p->record.stream.id = s->handle_id;
-    p->record.device = ds_cuda(s->device);
-    if (op->kind == DS__OP_COPY_BATCH)
-        p->record.bytes = ds__cuda_batch_bytes(op);
-    return p;
-}
-
-/* Records the second event, and lists the pair. result: that of the operation. */
-static void ds__cuda_pair_end(ds__cuda_stream *s, const ds__op *op, ds__cuda_pair *p,
-                              ds_result result) {
-    ds__cuda_scope scope;
-    int capturing = result != DS_OK; /* not enqueued, or an operation of a capture */
-    int recorded = 0;
-    if (!capturing && ds__cuda_on(&scope, s) == DS_OK) {
-        if (ds__activity_kind_of(op) == DS_ACTIVITY_WAIT &&
-            ds__cuda_is_capturing(&scope, s, &capturing) < 0)
-            capturing = 1;
-        if (!capturing)
-            recorded = DS__RT_CODE(scope, cudaEventRecord, (p->end, s->handle)) == cudaSuccess;
-        ds__cuda_scope_end(&scope);
-    }
-    if (!recorded) {
-        ds__activity_note note = p->note;
-        ds__cuda_pair_put(s->device, p);
-        if (capturing)
-            ds__activity_cancel(&note);
-        else
-            ds__activity_drop(&note);
-        return;
-    }
-    p->next = NULL;
-    ds__spinlock_lock(&ds__cuda_activity.lock);
-    if (ds__cuda_activity.first)
-        ds__cuda_activity.last->next = p;
-    else
-        ds__cuda_activity.first = p;
-    ds__cuda_activity.last = p;
-    ds__spinlock_unlock(&ds__cuda_activity.lock);
-}
-
-/* Sets the times of a complete pair. Returns the code of a failed call, else 0. */
-static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
+/* Asks the events of a pair for its times. Returns the code of a failed call, else 0. */
+static int ds__cuda_pair_measure(const ds__cuda_scope *scope, ds__cuda_pair *p) {
     /* no other thread changes a base that has users */
     const ds__cuda_base *base = &ds__cuda_activity.base[scope->device][p->base];
     float before = 0;
@@ -273,67 +36,222 @@ static int ds__cuda_pair_times(const ds__cuda_scope *scope, ds__cuda_pair *p) {
         code = DS__RT_CODE(*scope, cudaEventElapsedTime, (&took, p->begin, p->end));
     if (code != cudaSuccess)
         return (int)code;
-
-    ds_activity *a = &p->record;
     int64_t since = (int64_t)((double)before * 1e6);
-    uint64_t begin = (uint64_t)((int64_t)base->ns + since);
-    uint64_t end = begin + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
-    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
-    if (begin < a->enqueue_ns)
-        begin = a->enqueue_ns;
-    if (ds__cuda_activity.ends[place].stream == a->stream.id &&
-        begin < ds__cuda_activity.ends[place].end_ns)
-        begin = ds__cuda_activity.ends[place].end_ns;
-    a->begin_ns = begin;
-    a->end_ns = end < begin ? begin : end;
-    ds__cuda_activity.ends[place].stream = a->stream.id;
-    ds__cuda_activity.ends[place].end_ns = a->end_ns;
+    p->record.begin_ns = (uint64_t)((int64_t)base->ns + since);
+    p->record.end_ns = p->record.begin_ns + (took > 0 ? (uint64_t)((double)took * 1e6) : 0);
     return 0;
 }
 
-/* Writes the record of a pair, if it is complete or has failed. Returns 0 if it is pending. */
-static int ds__cuda_pair_finish(ds__cuda_pair *p) {
+/* Looks whether a pair is complete or has failed. Returns 0 if it is pending. */
+static int ds__cuda_pair_poll(ds__cuda_pair *p) {
     ds__cuda_scope scope;
     enum cudaStreamCaptureMode mode;
-    int device = p->record.device.index;
-    int code = cudaErrorUnknown;
-    ds_result r = ds__cuda_scope_begin(&scope, device);
-    if (r == DS_OK) {
+    if (p->complete_ns)
+        return 1;
+    p->result = ds__cuda_scope_begin(&scope, p->record.device.index);
+    if (p->result == DS_OK) {
+        int code;
         int relaxed = ds__cuda_relax(&scope, &mode);
         DS__DR_CODE(scope, code, cuEventQuery, (p->end));
-        if (code == 0)
-            code = ds__cuda_pair_times(&scope, p);
+        if (code == 0 && !p->recorded)
+            code = ds__cuda_pair_measure(&scope, p);
         ds__cuda_unrelax(&scope, relaxed, mode);
         ds__cuda_scope_end(&scope);
         if (code == DS__CUDA_NOT_READY)
             return 0;
-        r = code ? ds__cuda_map(code) : DS_OK;
+        p->result = code ? ds__cuda_map(code) : DS_OK;
     }
-    p->record.result = r;
+    p->complete_ns = ds__now_ns();
+    return 1;
+}
+
+/* Returns 1 if the records of CUPTI have all that a complete operation did, and -1 if one of them
+   has no times. */
+static int ds__cuda_pair_told(const ds__cuda_pair *p) {
+    ds__spinlock_lock(&ds__cupti.lock);
+    const ds__cupti_op *op = &p->op;
+    int told = op->records > 0;
+    if (p->record.kind == DS_ACTIVITY_COPY)
+        told = told && op->bytes >= p->record.bytes;
+    if (p->record.kind == DS_ACTIVITY_GRAPH)
+        told = op->records >= p->expected;
+    if (op->lost)
+        told = -1;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    return told;
+}
+
+/* Returns 1 if no more records of CUPTI are expected for a complete pair. */
+static int ds__cuda_pair_is_late(const ds__cuda_pair *p) {
+    uint64_t since = ds__now_ns() - p->complete_ns;
+    if (!ds__cupti_is_on() || ds__cuda_activity.told_all)
+        return 1;
+    if (!p->recorded)
+        return since >= DS__CUDA_NODES_NS;
+    return since >= DS__CUDA_PATIENCE_NS &&
+           ds__cuda_activity.pending_ns > p->complete_ns + DS__CUDA_NODES_NS;
+}
+
+/* Returns 1 if the record of a complete pair can be written. */
+static int ds__cuda_pair_is_settled(const ds__cuda_pair *p) {
+    if (p->result < 0)
+        return 1;
+    if (p->recorded || p->launches)
+        return ds__cuda_pair_told(p) || ds__cuda_pair_is_late(p);
+    return p->record.kind != DS_ACTIVITY_WAIT || !p->record.cause_id || !ds__cupti_is_on() ||
+           !ds__cupti_is_listed(p->record.cause_id);
+}
+
+/* Moves the times of a record behind those of the records before. */
+static void ds__cuda_record_place(ds_activity *a) {
+    size_t place = (size_t)(a->stream.id * 0x9e3779b97f4a7c15u >> 48) % DS__CUDA_ENDS;
+    size_t cause = a->cause_id % DS__CUDA_CAUSES;
+    if (a->begin_ns < a->enqueue_ns)
+        a->begin_ns = a->enqueue_ns;
+    if (ds__cuda_activity.ends[place].stream == a->stream.id &&
+        a->begin_ns < ds__cuda_activity.ends[place].end_ns)
+        a->begin_ns = ds__cuda_activity.ends[place].end_ns;
+    if (a->end_ns < a->begin_ns)
+        a->end_ns = a->begin_ns;
+    if (a->cause_id && ds__cuda_activity.causes[cause].id == a->cause_id &&
+        a->end_ns < ds__cuda_activity.causes[cause].end_ns)
+        a->end_ns = ds__cuda_activity.causes[cause].end_ns;
+    ds__cuda_activity.ends[place].stream = a->stream.id;
+    ds__cuda_activity.ends[place].end_ns = a->end_ns;
+    cause = a->correlation_id % DS__CUDA_CAUSES;
+    ds__cuda_activity.causes[cause].id = a->correlation_id;
+    ds__cuda_activity.causes[cause].end_ns = a->end_ns;
+}
+
+static int ds__cuda_work_compare(const void *a, const void *b) {
+    const ds__cupti_work *x = a;
+    const ds__cupti_work *y = b;
+    return (x->start > y->start) - (x->start < y->start);
+}
+
+static const char *ds__cuda_work_name(const ds__cupti_work *w) {
+    if (w->kind == DS__CUPTI_KERNEL)
+        return w->name ? w->name : "?";
+    return ds__activity_kind_name(w->kind == DS__CUPTI_FILL ? DS_ACTIVITY_FILL : DS_ACTIVITY_COPY);
+}
+
+/* Writes the nodes of a launch, in the order of their begins. */
+static void ds__cuda_nodes_write(const ds_activity *launch, const ds__cupti_work *list,
+                                 size_t count) {
+    uint64_t ends[DS__CUDA_LANES] = { 0 };
+    for (size_t i = 0; i < count; i++) {
+        const ds__cupti_work *w = &list[i];
+        ds_activity a = *launch;
+        size_t lane = 0;
+        a.begin_ns = ds__cupti_ns(w->start);
+        a.end_ns = ds__cupti_ns(w->end);
+        if (a.begin_ns < launch->begin_ns)
+            a.begin_ns = launch->begin_ns;
+        while (lane + 1 < DS__CUDA_LANES && ends[lane] > a.begin_ns)
+            lane++;
+        if (a.begin_ns < ends[lane])
+            a.begin_ns = ends[lane];
+        if (a.end_ns > launch->end_ns)
+            a.end_ns = launch->end_ns;
+        if (a.end_ns < a.begin_ns)
+            a.end_ns = a.begin_ns;
+        ends[lane] = a.end_ns;
+        a.kind = (ds_activity_kind)DS__ACTIVITY_NODE;
+        a.name = ds__cuda_work_name(w);
+        a.bytes = w->bytes;
+        a.cause_id = launch->correlation_id;
+        a.external_id = lane + 1;
+        ds__activity_write(&a, NULL);
+    }
+}
+
+/* Sets the times of the record of a settled pair, and writes the nodes of a launch. */
+static void ds__cuda_pair_times(ds__cuda_pair *p) {
+    ds_activity *a = &p->record;
+    ds__cupti_op *op = &p->op;
+    ds__spinlock_lock(&ds__cupti.lock);
+    size_t records = op->id ? op->records : 0;
+    uint64_t start = op->start;
+    uint64_t end = op->end;
+    ds__cupti_work *work = op->id ? op->work : NULL;
+    op->work = work ? NULL : op->work; /* no record is added any more */
+    op->room = work ? 0 : op->room;
+    op->keeps = 0;
+    ds__spinlock_unlock(&ds__cupti.lock);
+    if (p->recorded) {
+        a->begin_ns = ds__cupti_ns(start);
+        a->end_ns = ds__cupti_ns(end);
+    } else if (records) {
+        uint64_t first = ds__cupti_ns(start);
+        uint64_t last = ds__cupti_ns(end);
+        a->begin_ns = first < a->begin_ns ? first : a->begin_ns;
+        a->end_ns = last > a->end_ns ? last : a->end_ns;
+    }
+    ds__cuda_record_place(a);
+    if (work) {
+        qsort(work, records, sizeof *work, ds__cuda_work_compare);
+        ds__cuda_nodes_write(a, work, records);
+    }
+    ds__host_free(work);
+}
+
+/* Writes the record of a settled pair. */
+static void ds__cuda_pair_finish(ds__cuda_pair *p) {
+    int device = p->record.device.index;
+    ds_activity place = p->record;
+    p->record.result = p->result;
+    if (p->result == DS_OK && p->recorded && ds__cuda_pair_told(p) <= 0)
+        ds__cuda_record_place(&place); /* without times, but the next ones are behind it */
+    else if (p->result == DS_OK)
+        ds__cuda_pair_times(p);
     ds__activity_note note = p->note;
     ds_activity record = p->record;
     ds__cuda_pair_put(device, p);
     ds__activity_write(&record, &note);
-    return 1;
+}
+
+/* Streams whose pairs must wait, while a list of pairs is looked at. */
+typedef struct ds__cuda_blocks {
+    size_t count;
+    uint64_t stream[DS__CUDA_BLOCKED];
+    int runs[DS__CUDA_BLOCKED]; /* 1: an operation is pending; 0: all lack only records */
+} ds__cuda_blocks;
+
+/* Writes the record of a pair, unless it must wait. Returns 0 if it is kept. */
+static int ds__cuda_pair_look(ds__cuda_blocks *blocks, ds__cuda_pair *p) {
+    size_t i = 0;
+    while (i < blocks->count && blocks->stream[i] != p->record.stream.id)
+        i++;
+    int is_first = i == blocks->count && i < DS__CUDA_BLOCKED;
+    int asks = is_first || (i < blocks->count && !blocks->runs[i]);
+    int complete = asks && ds__cuda_pair_poll(p);
+    if (!complete && p->record.enqueue_ns < ds__cuda_activity.pending_ns)
+        ds__cuda_activity.pending_ns = p->record.enqueue_ns;
+    if (is_first && complete && ds__cuda_pair_is_settled(p)) {
+        ds__cuda_pair_finish(p);
+        return 1;
+    }
+    if (is_first) {
+        blocks->stream[i] = p->record.stream.id;
+        blocks->count++;
+    }
+    if (i < blocks->count)
+        blocks->runs[i] = !complete;
+    return 0;
 }
 
 /* Writes the records of complete pairs. A pair behind a pending one of its stream waits for it.
    Returns the pending pairs in their order, and the last of them. */
 static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair **out_last) {
-    uint64_t blocked[DS__CUDA_BLOCKED];
-    size_t count = 0;
+    ds__cuda_blocks blocks = { .count = 0 };
     ds__cuda_pair *kept = NULL;
     *out_last = NULL;
+    ds__cuda_activity.pending_ns = UINT64_MAX;
     while (list) {
         ds__cuda_pair *p = list;
         list = p->next;
-        int waits = count == DS__CUDA_BLOCKED;
-        for (size_t i = 0; i < count && !waits; i++)
-            waits = blocked[i] == p->record.stream.id;
-        if (!waits && ds__cuda_pair_finish(p))
+        if (ds__cuda_pair_look(&blocks, p))
             continue;
-        if (!waits)
-            blocked[count++] = p->record.stream.id;
         p->next = NULL;
         if (kept)
             (*out_last)->next = p;
@@ -342,6 +260,23 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
         *out_last = p;
     }
     return kept;
+}
+
+/* Flushes CUPTI if pairs lack records, and writes those that do not any more. */
+static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
+    int hurry = atomic_load(&ds__activity.hurry);
+    uint64_t now = ds__now_ns();
+    uint64_t wait = hurry ? DS__CUDA_HURRY_NS : DS__CUDA_FLUSH_NS;
+    if (!list || !ds__cupti_is_on() ||
+        (hurry != DS__ACTIVITY_FLUSH && now - ds__cuda_activity.flushed_ns < wait))
+        return list;
+    int last = hurry == DS__ACTIVITY_LAST && ds__cuda_activity.pending_ns == UINT64_MAX;
+    ds__cupti_flush(last);
+    ds__cuda_activity.flushed_ns = ds__now_ns();
+    ds__cuda_activity.told_all = last;
+    list = ds__cuda_pairs_finish(list, out_last);
+    ds__cuda_activity.told_all = 0;
+    return list;
 }
 
 /* Gives the devices with pairs a new base if theirs are old. */
@@ -368,6 +303,7 @@ static int ds__cuda_activity_collect(void) {
     ds__cuda_activity.first = NULL;
     ds__spinlock_unlock(&ds__cuda_activity.lock);
     ds__cuda_pair *kept = ds__cuda_pairs_finish(list, &last);
+    kept = ds__cuda_pairs_flush(kept, &last);
     ds__spinlock_lock(&ds__cuda_activity.lock);
     if (kept) {
         last->next = ds__cuda_activity.first;
@@ -396,7 +332,7 @@ static size_t ds__cuda_activity_standing(ds__activity_standing *out, size_t room
         size_t i = 0;
         while (i < count && out[i].record.stream.id != p->record.stream.id)
             i++;
-        if (i < count)
+        if (i < count || p->complete_ns)
             continue;
         out[count] = (ds__activity_standing){ .record = p->record };
         out[count++].record.begin_ns = 0;
@@ -433,6 +369,13 @@ static void ds__cuda_activity_set(int on) {
     (void)on;
 }
 
+static ds_result ds__cuda_activity_source(int records) {
+    if (records)
+        return ds__cupti_start();
+    ds__cupti_stop();
+    return DS_OK;
+}
+
 /* Submits an operation, with a record while a recording runs. */
 __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream *s,
                                                                  const ds__op *op) {
@@ -446,7 +389,12 @@ __attribute__((noinline)) static ds_result ds__cuda_submit_noted(ds__cuda_stream
         ds__tls.mute--;
     }
     uint64_t id = p ? p->note.correlation_id : 0;
+    int named = p && (p->recorded || p->launches);
+    if (named)
+        ds__cupti_push(id);
     ds_result r = usual ? ds__cuda_put(s, op) : ds__cuda_submit_watched(s, op);
+    if (named)
+        ds__cupti_pop();
     if (p) {
         ds__tls.mute++;
         ds__cuda_pair_end(s, op, p, r);

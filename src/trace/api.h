@@ -143,6 +143,7 @@ DSDEF ds_result(ds_trace_get_stats)(ds_trace_stats *out) {
     ds__spinlock_lock(&ds__trace.lock);
     const ds__trace_output *o = &ds__trace.output;
     out->operations = ds__trace.operations;
+    out->untimed = ds__trace.untimed;
     out->records = ds__trace.head;
     out->kept = ds__trace.head < ds__trace.ring_size ? ds__trace.head : ds__trace.ring_size;
     out->dropped = ds__trace.dropped + o->lost;

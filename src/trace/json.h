@@ -170,6 +170,8 @@ static void ds__trace_json_args(ds__trace_output *o, const ds__trace_record *r) 
         ds__trace_print(o, ",\"failed\":true");
     if (r->flags & DS__TRACE_OPEN)
         ds__trace_print(o, ",\"open\":true");
+    if (r->flags & DS__TRACE_UNTIMED)
+        ds__trace_print(o, ",\"untimed\":true");
     ds__trace_print(o, "}}");
 }
 

@@ -27,6 +27,7 @@ static ds_result ds__trace_desc_check(const ds_trace_desc *d) {
                 DS__TRACE_RING_MOST);
     DS__REQUIRE(d->signal >= 0 && d->signal <= 64,
                 "trace: signal %d; 1 to 64 are allowed, or 0 for none", d->signal);
+    DS__REQUIRE(d->cupti == 0 || d->cupti == 1, "trace: cupti is %d; 0 or 1 is allowed", d->cupti);
     DS__REQUIRE(!d->signal || d->dump, "trace: signal %d needs a file for the dump", d->signal);
     return DS_OK;
 }
@@ -49,7 +50,9 @@ static ds_result ds__trace_option(const char *o) {
                 "trace: \"%.40s...\" has %zu characters; at most %zu are "
                 "allowed",
                 o, strlen(path), sizeof file - 1);
-    if (!value || strncmp(o, "file=", 5) == 0) {
+    if (strcmp(o, "cupti") == 0) {
+        d->cupti = 1;
+    } else if (!value || strncmp(o, "file=", 5) == 0) {
         DS__REQUIRE(!d->file, "trace: two files, \"%.100s\" and \"%.100s\"; use one", d->file,
                     path);
         memcpy(file, path, strlen(path) + 1);
@@ -71,7 +74,7 @@ static ds_result ds__trace_option(const char *o) {
         return ds__fail(
             DS_ERR_INVALID_VALUE,
             "trace: unknown option \"%.40s\"; use a file, file=FILE, ring=N, dump=FILE, "
-            "timeout=MS or signal=N",
+            "timeout=MS, signal=N or cupti",
             o);
     }
     return DS_OK;

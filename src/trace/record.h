@@ -84,6 +84,16 @@ static uint64_t ds__trace_time(uint64_t ns) {
     return ns > ds__trace.zero_ns ? ns - ds__trace.zero_ns : 0;
 }
 
+/* Marks an operation without times. It began after the one before on its stream. */
+static void ds__trace_untimed(ds__trace_record *r) {
+    const ds__trace_stream *s = r->row == DS__TRACE_NONE ? NULL : &ds__trace.stream[r->row];
+    if (s && s->operations && r->begin < s->last)
+        r->begin = s->last;
+    r->end = r->begin;
+    r->flags |= DS__TRACE_UNTIMED;
+    ds__trace.untimed++;
+}
+
 /* Fills a record from one of activity. */
 static ds__trace_record ds__trace_record_of(const ds_activity *a) {
     ds__trace_record r = { .kind = (uint8_t)a->kind,
@@ -105,6 +115,8 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
                                 ds__trace_device(a->device));
     if (is_node)
         r.flags |= DS__TRACE_OF_GRAPH;
+    if (!a->begin_ns && a->result == DS_OK)
+        ds__trace_untimed(&r);
     if ((r.kind <= DS__TRACE_FILL) && ds__trace_is_collective(a->call)) {
         if (!r.name)
             r.name = ds__trace_text(ds__activity_kind_name(a->kind));

@@ -114,7 +114,7 @@ static ds_result ds__trace_prepare(const ds_trace_desc *desc) {
     ds__trace.ring = ring;
     ds__trace.place = place;
     ds__trace.ring_size = size;
-    ds__trace.dropped = ds__trace.operations = 0;
+    ds__trace.dropped = ds__trace.operations = ds__trace.untimed = 0;
     ds__trace.waits = ds__trace.collectives = 0;
     ds__trace.end_ns = 0;
     memset(ds__trace.open, 0, sizeof ds__trace.open);
@@ -167,7 +167,7 @@ static ds_result ds__trace_begin(const ds_trace_desc *desc) {
     if (r == DS_OK)
         r = ds__trace_signal_set(desc->signal);
     if (r == DS_OK)
-        r = ds__activity_client_start(DS__ACTIVITY_TRACE, &activity);
+        r = ds__activity_client_start(DS__ACTIVITY_TRACE, &activity, desc->cupti);
     if (r < 0) {
         ds__trace_signal_end();
         ds__trace_release();

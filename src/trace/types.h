@@ -50,7 +50,8 @@ enum {
     DS__TRACE_RACE = 32
 };
 
-enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4 };
+/* OPEN: not complete. UNTIMED: without times; begin and end are the earliest possible time */
+enum { DS__TRACE_FAILED = 1, DS__TRACE_OF_GRAPH = 2, DS__TRACE_OPEN = 4, DS__TRACE_UNTIMED = 8 };
 
 /* Returns the flags of a record with this result. */
 static uint8_t ds__trace_flags(ds_result r) {
@@ -207,6 +208,7 @@ static struct {
     uint64_t head;
     uint64_t dropped; /* lost before the ring */
     uint64_t operations;
+    uint64_t untimed; /* of them */
     char **text;
     uint32_t *text_size;
     size_t texts;

@@ -405,6 +405,16 @@ if [ -n "$CUDA_HOME" ]; then
                 done"
         done
     fi
+    # CUPTI_HEADERS: folders with the headers of other versions, out of PyPI's wheels nvidia-cuda-cupti-cu11, -cu12 and nvidia-cuda-cupti.
+    if [ -z "$fast" ] && [ -z "$label" ] && [ -e "$CUDA_HOME/include/cupti_activity.h" ]; then
+        for H in "$CUDA_HOME/include" ${CUPTI_HEADERS:-}; do
+            t "$CC, CUPTI's records and functions that are loaded at run time, $H" "
+                latest() { sed -n \"s/^} \\(CUpti_Activity\$1[0-9]*\\);.*/\\1/p\" $H/cupti_activity.h | tail -n 1; }
+                $CC -std=gnu11 -Wall -Wextra -Werror -Wno-unused-function -Wno-unused-variable -Wno-deprecated-declarations \\
+                    -Wno-strict-prototypes -I\$root/src -I$H -isystem \$CUDA_HOME/include -DKERNEL=\$(latest Kernel) \\
+                    -DCOPY=\$(latest Memcpy) -DPEER_COPY=\$(latest MemcpyPtoP) -DFILL=\$(latest Memset) -fsyntax-only \$T/cupti.c"
+        done
+    fi
     if [ -z "$fast" ] && [ -z "$label" ]; then
         t "nvcc, C++ and C in one project, with cudart_static and cudart: runs" "
             \$CUDA_HOME/bin/nvcc -std=c++17 -Xcompiler -Wall,-Wextra,-Wshadow,-Werror -I\$I -c \$T/project.cu -o kernel.o

@@ -96,7 +96,8 @@ program() { # cpu, suite, fault, or unit TEST, which has the library in it: buil
         [ ! -e "$object" ] || objects+=("$object")
         local file=tests/unit/$2.c
         [ -e "$file" ] || file=tests/check/$2.c
-        compile -std=gnu11 $with -Itests/support "$file" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm
+        compile -std=gnu11 $with -Itests/support "$file" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm \
+            -Wl,--export-dynamic-symbol=standin_watch
         return ;;
     fault) objects+=("$built"/fault/objects/test_cuda.o) ;;
     *) tested "${2:-}" || return ;;

@@ -84,6 +84,7 @@ AT(ds_trace_desc, dump, 8);
 AT(ds_trace_desc, ring, 16);
 AT(ds_trace_desc, timeout_ns, 24);
 AT(ds_trace_desc, signal, 32);
+AT(ds_trace_desc, cupti, 36);
 AT(ds_trace_desc, reserved, 40);
 
 SIZE(ds_trace_stats, 96);
@@ -93,7 +94,8 @@ AT(ds_trace_stats, dropped, 16);
 AT(ds_trace_stats, written, 24);
 AT(ds_trace_stats, bytes, 32);
 AT(ds_trace_stats, kept, 40);
-AT(ds_trace_stats, reserved, 48);
+AT(ds_trace_stats, untimed, 48);
+AT(ds_trace_stats, reserved, 56);
 
 SIZE(ds_check_point, 16);
 AT(ds_check_point, line, 0);

@@ -218,9 +218,12 @@ struct op {
     size_t successor_count, successor_capacity;
     range **uses;
     size_t use_count, use_capacity;
-    exec *exec;           /* whose launch ends with this; NULL: none */
-    exec *launch;         /* the launch that it is part of; NULL: of none */
-    struct timespec time; /* of a record */
+    exec *exec;              /* whose launch ends with this; NULL: none */
+    exec *launch;            /* the launch that it is part of; NULL: of none */
+    struct timespec time;    /* of a record */
+    unsigned correlation;    /* of the call that submitted it, if that is watched */
+    int peer;                /* a copy between two devices */
+    unsigned long long node; /* of a graph; 0: none */
 
     union {
         copy copy;
@@ -585,6 +588,7 @@ extern _Thread_local struct thread {
     int last;     /* error */
     int function; /* the last one that was called, for the log */
     int in_host_function, injected, has_key;
+    unsigned correlation; /* of the last call */
     int log_on;
     char *log;
     size_t log_length, log_capacity;
@@ -776,6 +780,12 @@ CUresult si_cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc *d
 CUresult si_cuMemGetAccess(unsigned long long *out, const CUmemLocation *location, CUdeviceptr at);
 CUresult si_cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop,
                                           CUmemAllocationGranularity_flags option);
+
+/* ---- watch.c ---- */
+
+void si_watch_call(function_id f);
+uint64_t si_watch_begin(void);
+void si_watch_end(const op *o, uint64_t begin);
 
 /* ---- ipc.c ---- */
 

@@ -1711,6 +1711,8 @@ static op *put_graph(const graph *g, op *start, int index, exec *launch) {
                 : NULL;
         op *o = op_of(n);
         o->launch = launch;
+        o->correlation = start->correlation; /* a body is put by a thread of the device */
+        o->node = n->number;
         si_prepare(o);
         before = (ops){ NULL, 0, 0 };
         for (size_t j = 0; j < n->deps.count; j++) {

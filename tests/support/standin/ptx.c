@@ -3043,6 +3043,10 @@ const ptx_function *ptx_find(const ptx_module *m, const char *name) {
     return NULL;
 }
 
+const char *ptx_name(const ptx_function *f) {
+    return f->name;
+}
+
 size_t ptx_param_count(const ptx_function *f) {
     return f->count;
 }

@@ -28,6 +28,7 @@ void ptx_unload(ptx_module *m);
 const char *ptx_inexact(const ptx_module *m);
 /* an .entry; NULL: none */
 const ptx_function *ptx_find(const ptx_module *m, const char *name);
+const char *ptx_name(const ptx_function *f);
 size_t ptx_param_count(const ptx_function *f);
 size_t ptx_param_size(const ptx_function *f, size_t i);
 /* bytes of statically declared shared memory */

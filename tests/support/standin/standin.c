@@ -349,6 +349,7 @@ int si_enter_with(function_id f, const char *argument) {
     count_call(f, argument);
     check_locks(f, may_wait_for_work(f));
     await_callbacks(f);
+    si_watch_call(f);
     si_me.injected = 0;
     if (si_me.in_host_function)
         return cudaErrorNotPermitted;
@@ -681,6 +682,7 @@ static int range_holds(const range *r, uintptr_t address, size_t size, int index
 op *si_new_op(op_kind kind, stream *s, int device_index) {
     op *o = si_allocate(sizeof *o);
     o->kind = kind, o->stream = s, o->device = device_index, o->refs = 1;
+    o->correlation = si_me.correlation;
     return o;
 }
 
@@ -1147,6 +1149,7 @@ static void run(op *o) {
     }
     o->running = 1;
     unlock();
+    uint64_t begin = si_watch_begin();
     if (o->kind == OP_COPY)
         run_copy(&o->u.copy);
     if (o->kind == OP_FILL)
@@ -1156,6 +1159,7 @@ static void run(op *o) {
     if (o->kind == OP_VALUES)
         run_values(o);
     lock();
+    si_watch_end(o, code ? 0 : begin);
     if (!code || sticky(o->device))
         return;
     memcpy(kernel_error, error, sizeof error);
@@ -1394,6 +1398,7 @@ op *si_copy_op(const transfer *t, const place *to, const place *from, stream *s,
     op *o = si_new_op(OP_COPY, s, index);
     o->u.copy = (copy){ to->memory,   from->memory, t->dst.pitch, t->dst.slice, t->src.pitch,
                         t->src.slice, t->of.width,  t->of.height, t->of.depth,  NULL };
+    o->peer = to->where == ON_DEVICE && from->where == ON_DEVICE && to->device != from->device;
     use_place(o, to);
     use_place(o, from);
     /* CUDA.jl#3112 (driver 590, CUDA 13.2): a copy by cudaMemcpyPeerAsync into a pool that other

@@ -141,6 +141,30 @@ void standin_rdma(int how);
 /* Mappings of memory that is gpuDirectRDMACapable. */
 size_t standin_rdma_mappings(void);
 
+/* Device work that has ended, as far as CUPTI tells it. */
+typedef struct standin_work {
+    enum { STANDIN_COPY, STANDIN_PEER_COPY, STANDIN_FILL, STANDIN_KERNEL } kind;
+
+    unsigned correlation; /* of the call that submitted it */
+    int device;
+    unsigned stream;
+    unsigned long long begin_ns, end_ns; /* CLOCK_MONOTONIC */
+    unsigned long long bytes;
+    unsigned long long node; /* of a graph; 0: none */
+    const char *name;        /* of a kernel; stays while its module is loaded */
+} standin_work;
+
+/* What a watcher is told: each call of the runtime or the driver by the thread that makes it, and
+   device work by the thread that ran it, under the stand-in's lock, before an event behind it is
+   complete. Neither may call the stand-in. */
+typedef struct standin_watcher {
+    void (*call)(unsigned correlation, int is_driver);
+    void (*work)(const standin_work *work);
+} standin_watcher;
+
+/* There is one watcher; NULL ends that. */
+void standin_watch(const standin_watcher *watcher);
+
 /* Why the last kernel that failed did so, in the interpreter's words; "" if none has. */
 void standin_kernel_error(char *text, size_t size);
 
