@@ -82479,12 +82479,13 @@ static const char *const ds__trace_page[] = {
     "dialog{background:var(--card);color:var(--text);border:1px solid var(--soft);border-radius:8px;max-width:620px}\n"
     "kbd{border:1px solid var(--line);border-radius:4px;padding:0 5px;background:var(--back)}\n"
     "dialog td:first-child{white-space:nowrap}\n"
+    "#races td:first-child{white-space:pre-line}\n"
     "</style></head>\n"
     "<body>\n"
     "<header><h1>Trace <span id=program></span></h1><span id=when></span>\n"
     "<div><input id=find type=search placeholder='Find a name, label or file' aria-label='Find a name, label or file'><span id=found role=status></span>\n"
-    "<label class=button id=open>Compare with ...<input type=file id=other accept=.html,.htm aria-label='Open a second trace for comparison'></label><button id=apart hidden>End comparison</button>\n"
-    "<button id=help aria-label='Help: keys and mouse'>?</button></div></header>\n",
+    "<label class=button id=open>Compare with ...<input type=file id=other accept=.html,.htm aria-label='Open a second trace for comparison'></label><button id=apart hidden>End comparison</button>\n",
+    "<button id=help aria-label='Help: keys and mouse'>?</button></div></header>\n"
     "<div id=notes role=status></div>\n"
     "<div id=all hidden>\n"
     "<div id=tiles></div>\n"
