@@ -2085,9 +2085,9 @@ DSDEF void ds_range_scope_leave(ds_range_scope *scope);
    that runs the operation reads the clock. On CUDA, the driver records events with timing around
    the operation and compares them with the host's clock twice in a second: a begin is exact to
    some microseconds, and a duration includes the start of the operation on the GPU, up to some
-   microseconds. The end of an operation on CUDA is that of the event behind it. Operations of one stream never overlap. While a trace takes times
-   from CUPTI (devstream_trace.h), the records of kernels, fills and copies have these times, or
-   zeros for both if CUPTI has lost its record.
+   microseconds. The end of an operation on CUDA is that of the event behind it. Operations of one
+   stream never overlap. While a trace takes times from CUPTI (devstream_trace.h), the records of
+   kernels, fills and copies have these times, or zeros for both if CUPTI has lost its record.
 
    Without a recording, calls pay nothing. With one, an operation on a CPU device costs the caller
    50 to 70 ns more, and the thread that runs it some 90 ns; one on CUDA costs the enqueueing of two
