@@ -678,8 +678,8 @@ static _Thread_local struct {
 static _Atomic uint32_t ds__race_threads; /* numbers of threads */
 
 /* check/report.h */
-static void ds__race_tell(const char *text);
-static void ds__race_tell_failure(void);
+static void ds__race_notice(const char *text);
+static void ds__race_notice_failure(void);
 static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds__race_range *range,
                             unsigned how, const ds__race_memory *m, const ds__race_record *before);
 
@@ -699,7 +699,7 @@ static void ds__race_fail(void) {
     if (ds__race.failed)
         return;
     ds__race.failed = 1;
-    ds__race_tell_failure();
+    ds__race_notice_failure();
 }
 
 /* Returns zeroed memory. NULL: there is none, and the layer ends. */
@@ -1560,8 +1560,8 @@ static int ds__race_range_covers(const ds__race_range *a, const ds__race_range *
    is compared with those near to it (ds__race_records_of, ds__race_records_span).
    ds__race_records_sweep drops accesses that all timelines know.
 
-   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The lists of an
-   access's own list, its buckets and the first list have all accesses that overlap it.
+   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The first
+   list and the lists of the buckets that a range meets have all accesses that overlap the range.
    Locks: ds__race.lock is held.
    Threads: any. */
 
@@ -1965,7 +1965,7 @@ static int ds__race_memory_compare(const void *a, const void *b) {
     return ((*x)->serial > (*y)->serial) - ((*x)->serial < (*y)->serial);
 }
 
-/* Gives up the accesses of a live range. The first time, this is told where reports go. */
+/* Gives up the accesses of a live range. For the first one, a notice is printed. */
 static void ds__race_memory_give_up(ds__race_memory *m) {
     char text[160];
     if (!ds__race.stats.evicted++) {
@@ -1975,7 +1975,7 @@ static void ds__race_memory_give_up(ds__race_memory *m) {
             "more",
             ds__race.most >> 20, *m->label ? "\"" : "", m->label, *m->label ? "\" " : "",
             (void *)m->base);
-        ds__race_tell(text);
+        ds__race_notice(text);
     }
     m->ignored = 1;
     ds__race_records_clear(m);
@@ -2683,7 +2683,7 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
 /* check/traced.h - operations of a recording, for the races that a trace shows.
 
    While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
-   it, and ds__race_traced_find returns them. ds__race_traced_tell tells the observers of a race
+   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a race
    between two operations.
 
    Invariants: a place of the table has the operation that was written there last; readers compare
@@ -2712,9 +2712,9 @@ static uint64_t ds__race_traced_find(uint32_t line, uint64_t n) {
     return at && at->line == line && at->n == n ? at->id : 0;
 }
 
-/* Tells the observers of a reported race. before: NULL: there is no earlier operation. */
-static void ds__race_traced_tell(const ds_hazard_report *r, const char *hazard,
-                                 const ds__race_now *now, const ds__race_record *before) {
+/* Notifies the observers of a reported race. before: NULL: there is no earlier operation. */
+static void ds__race_traced_notify(const ds_hazard_report *r, const char *hazard,
+                                   const ds__race_now *now, const ds__race_record *before) {
     const ds__race_line *l = now->line ? ds__race.line[now->line] : NULL;
     uint64_t stream = l && !l->is_host ? l->handle : 0;
     ds__observer_notify(&(ds__seen){
@@ -2953,7 +2953,7 @@ static void ds__race_put(const char *text) {
 }
 
 /* Prints a notice where reports are printed; with the option "quiet", to the log. */
-static void ds__race_tell(const char *text) {
+static void ds__race_notice(const char *text) {
     ds__race_texts t = { .size = 0 };
     if (ds__race.quiet) {
         ds__log_warn("check: %s", text);
@@ -2968,8 +2968,8 @@ static void ds__race_tell(const char *text) {
     ds__race_put(ds__race_text(&t));
 }
 
-/* Tells that there is no memory, without any. */
-static void ds__race_tell_failure(void) {
+/* Prints a notice that there is no host memory; needs none itself. */
+static void ds__race_notice_failure(void) {
     if (ds__race.quiet)
         ds__log_warn("check: no host memory; nothing is checked any more");
     else if (ds__race.json)
@@ -2995,7 +2995,7 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t, const ds__race
         ds__user_code_end(&user);
     }
     if (!r->possible || ds__race.possible)
-        ds__race_traced_tell(r, ds__hazard_names[r->hazard], now, before);
+        ds__race_traced_notify(r, ds__hazard_names[r->hazard], now, before);
     if (ds__race.aborts && !r->possible)
         abort();
 }
@@ -4744,9 +4744,10 @@ static void ds__race_seen_alloc(const ds__seen *seen) {
     /* the padding is the block's, too: no earlier block of these addresses is left there */
     ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->room, 1, seen->label);
     const ds__race_line *l = ds__race_line_of_handle(seen->stream);
-    if (m)
-        m->asked = seen->bytes;
-    if (!m || !l)
+    if (!m)
+        return;
+    m->asked = seen->bytes;
+    if (!l)
         return;
     m->of_graph = (uint8_t)ds__race_line_captures(l);
     if (!m->of_graph)
@@ -4905,7 +4906,7 @@ static void ds__race_seen(const ds__seen *seen) {
     else if (seen->kind == DS__SEEN_END)
         ds__race_tls.inside--;
     if (seen->kind == DS__SEEN_RACE || !ds__race_enter())
-        return; /* told under the layer's lock */
+        return; /* a race is notified with the layer's lock */
     switch (seen->kind) {
     case DS__SEEN_ALLOC:
         ds__race_seen_alloc(seen);

@@ -4190,6 +4190,80 @@ static const char *const ds__ptx_comm_pack[] = {
     0 };
 /* <<device-code kernels/comm.cu */
 
+/* comm/runs.h - a strided copy as runs of bytes.
+
+   Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
+   with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
+   the runs, and pack.h the form of a kernel launch.
+
+   Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
+   destination, the largest first, so that the destination is written forwards. No two adjacent
+   dimensions lie like a single one on both sides.
+   Locks: none.
+   Threads: any; the functions have no state. */
+
+/* A copy of ndim dimensions of elements of `item` bytes; strides in elements. */
+typedef struct ds__comm_copy {
+    size_t item;
+    int ndim;
+    const int64_t *shape;
+    const int64_t *dst;
+    const int64_t *src;
+} ds__comm_copy;
+
+/* The same copy as ndim dimensions of runs of `width` bytes; strides in bytes. */
+typedef struct ds__runs {
+    size_t width;
+    int ndim;
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    int64_t dst[DS_TENSOR_MAX_DIMS];
+    int64_t src[DS_TENSOR_MAX_DIMS];
+} ds__runs;
+
+/* Sorts the dimensions by insertion, without those of size 1. */
+static inline void ds__runs_sort(const ds__comm_copy *c, ds__runs *m) {
+    int64_t item = (int64_t)c->item;
+    m->ndim = 0;
+    for (int d = 0; d < c->ndim; d++) {
+        if (c->shape[d] == 1)
+            continue;
+        int at = m->ndim++;
+        int64_t dst = c->dst[d] * item;
+        for (; at > 0 && llabs(m->dst[at - 1]) < llabs(dst); at--) {
+            m->shape[at] = m->shape[at - 1];
+            m->dst[at] = m->dst[at - 1];
+            m->src[at] = m->src[at - 1];
+        }
+        m->shape[at] = c->shape[d];
+        m->dst[at] = dst;
+        m->src[at] = c->src[d] * item;
+    }
+}
+
+/* Merges each dimension with the next inner one if both sides allow it, and the innermost one with
+   the run. */
+static inline void ds__runs_merge(ds__runs *m, size_t item) {
+    int kept = 0;
+    for (int d = 0; d < m->ndim; d++) {
+        if (kept && m->dst[kept - 1] == m->dst[d] * m->shape[d] &&
+            m->src[kept - 1] == m->src[d] * m->shape[d])
+            m->shape[kept - 1] *= m->shape[d];
+        else
+            m->shape[kept++] = m->shape[d];
+        m->dst[kept - 1] = m->dst[d];
+        m->src[kept - 1] = m->src[d];
+    }
+    m->width = item;
+    if (kept && m->dst[kept - 1] == (int64_t)item && m->src[kept - 1] == (int64_t)item)
+        m->width *= (size_t)m->shape[--kept];
+    m->ndim = kept;
+}
+
+static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
+    ds__runs_sort(c, out);
+    ds__runs_merge(out, c->item);
+}
+
 /* comm/kernel.h - kernels of the collectives.
 
    Describes the kernels of reductions and strided copies (ds__comm_desc), creates them, and
@@ -4311,39 +4385,25 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     return 2 * a->elements * a->size;
 }
 
-/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. The dimensions are added
-   by their strides, the smallest one first. */
+/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. */
 static int ds__comm_pack_rows(const void *args, size_t param, size_t out_rows[3]) {
     const ds__comm_pack_args *a = args;
-    const int64_t *strides = param == 0 ? a->dims.dst : a->dims.src;
-    size_t width = a->size;
-    size_t pitch = width;
-    size_t rows = 1;
-    unsigned done = 0; /* bit i: dimension i is added */
-    for (uint32_t n = 0; n < a->ndim; n++) {
-        uint32_t next = a->ndim;
-        for (uint32_t i = 0; i < a->ndim; i++)
-            if (!(done >> i & 1) && (next == a->ndim || strides[i] < strides[next]))
-                next = i;
-        done |= 1u << next;
-        size_t size = (size_t)a->dims.size[next];
-        size_t stride = (size_t)strides[next]; /* a negative one is larger than all others */
-        if (size == 1 || stride == 0)
-            continue;
-        if (rows == 1 && stride == width) {
-            width *= size;
-        } else if (rows == 1 && stride > width && stride <= PTRDIFF_MAX) {
-            pitch = stride;
-            rows = size;
-        } else if (stride == rows * pitch) {
-            rows *= size;
-        } else {
-            return 0;
-        }
+    int64_t shape[DS__COMM_DIMS + 1];
+    int64_t strides[DS__COMM_DIMS + 1];
+    for (uint32_t i = 0; i < a->ndim; i++) {
+        strides[i] = param == 0 ? a->dims.dst[i] : a->dims.src[i];
+        shape[i] = strides[i] ? (int64_t)a->dims.size[i] : 1; /* elements at one address are one */
     }
-    out_rows[0] = width;
-    out_rows[1] = pitch;
-    out_rows[2] = rows;
+    shape[a->ndim] = a->size;
+    strides[a->ndim] = 1;
+    ds__comm_copy side = { 1, (int)a->ndim + 1, shape, strides, strides };
+    ds__runs m;
+    ds__runs_of(&side, &m);
+    if (m.ndim > 1 || (m.ndim && m.dst[0] < (int64_t)m.width)) /* not of one pitch, or backwards */
+        return 0;
+    out_rows[0] = m.width;
+    out_rows[1] = m.ndim ? (size_t)m.dst[0] : m.width;
+    out_rows[2] = m.ndim ? (size_t)m.shape[0] : 1;
     return 1;
 }
 
@@ -4712,80 +4772,6 @@ typedef struct ds__sides {
 
 /* Protected by ds__c.lock, with the tables. */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-
-/* comm/runs.h - a strided copy as runs of bytes.
-
-   Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
-   with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
-   the runs, and pack.h the form of a kernel launch.
-
-   Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
-   destination, the largest first, so that the destination is written forwards. No two adjacent
-   dimensions lie like a single one on both sides.
-   Locks: none.
-   Threads: any; the functions have no state. */
-
-/* A copy of ndim dimensions of elements of `item` bytes; strides in elements. */
-typedef struct ds__comm_copy {
-    size_t item;
-    int ndim;
-    const int64_t *shape;
-    const int64_t *dst;
-    const int64_t *src;
-} ds__comm_copy;
-
-/* The same copy as ndim dimensions of runs of `width` bytes; strides in bytes. */
-typedef struct ds__runs {
-    size_t width;
-    int ndim;
-    int64_t shape[DS_TENSOR_MAX_DIMS];
-    int64_t dst[DS_TENSOR_MAX_DIMS];
-    int64_t src[DS_TENSOR_MAX_DIMS];
-} ds__runs;
-
-/* Sorts the dimensions by insertion, without those of size 1. */
-static inline void ds__runs_sort(const ds__comm_copy *c, ds__runs *m) {
-    int64_t item = (int64_t)c->item;
-    m->ndim = 0;
-    for (int d = 0; d < c->ndim; d++) {
-        if (c->shape[d] == 1)
-            continue;
-        int at = m->ndim++;
-        int64_t dst = c->dst[d] * item;
-        for (; at > 0 && llabs(m->dst[at - 1]) < llabs(dst); at--) {
-            m->shape[at] = m->shape[at - 1];
-            m->dst[at] = m->dst[at - 1];
-            m->src[at] = m->src[at - 1];
-        }
-        m->shape[at] = c->shape[d];
-        m->dst[at] = dst;
-        m->src[at] = c->src[d] * item;
-    }
-}
-
-/* Merges each dimension with the next inner one if both sides allow it, and the innermost one with
-   the run. */
-static inline void ds__runs_merge(ds__runs *m, size_t item) {
-    int kept = 0;
-    for (int d = 0; d < m->ndim; d++) {
-        if (kept && m->dst[kept - 1] == m->dst[d] * m->shape[d] &&
-            m->src[kept - 1] == m->src[d] * m->shape[d])
-            m->shape[kept - 1] *= m->shape[d];
-        else
-            m->shape[kept++] = m->shape[d];
-        m->dst[kept - 1] = m->dst[d];
-        m->src[kept - 1] = m->src[d];
-    }
-    m->width = item;
-    if (kept && m->dst[kept - 1] == (int64_t)item && m->src[kept - 1] == (int64_t)item)
-        m->width *= (size_t)m->shape[--kept];
-    m->ndim = kept;
-}
-
-static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
-    ds__runs_sort(c, out);
-    ds__runs_merge(out, c->item);
-}
 
 /* comm/reduce.h - launches of a reduction.
 

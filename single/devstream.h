@@ -61102,6 +61102,80 @@ static const char *const ds__ptx_comm_pack[] = {
     0 };
 /* <<device-code kernels/comm.cu */
 
+/* comm/runs.h - a strided copy as runs of bytes.
+
+   Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
+   with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
+   the runs, and pack.h the form of a kernel launch.
+
+   Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
+   destination, the largest first, so that the destination is written forwards. No two adjacent
+   dimensions lie like a single one on both sides.
+   Locks: none.
+   Threads: any; the functions have no state. */
+
+/* A copy of ndim dimensions of elements of `item` bytes; strides in elements. */
+typedef struct ds__comm_copy {
+    size_t item;
+    int ndim;
+    const int64_t *shape;
+    const int64_t *dst;
+    const int64_t *src;
+} ds__comm_copy;
+
+/* The same copy as ndim dimensions of runs of `width` bytes; strides in bytes. */
+typedef struct ds__runs {
+    size_t width;
+    int ndim;
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    int64_t dst[DS_TENSOR_MAX_DIMS];
+    int64_t src[DS_TENSOR_MAX_DIMS];
+} ds__runs;
+
+/* Sorts the dimensions by insertion, without those of size 1. */
+static inline void ds__runs_sort(const ds__comm_copy *c, ds__runs *m) {
+    int64_t item = (int64_t)c->item;
+    m->ndim = 0;
+    for (int d = 0; d < c->ndim; d++) {
+        if (c->shape[d] == 1)
+            continue;
+        int at = m->ndim++;
+        int64_t dst = c->dst[d] * item;
+        for (; at > 0 && llabs(m->dst[at - 1]) < llabs(dst); at--) {
+            m->shape[at] = m->shape[at - 1];
+            m->dst[at] = m->dst[at - 1];
+            m->src[at] = m->src[at - 1];
+        }
+        m->shape[at] = c->shape[d];
+        m->dst[at] = dst;
+        m->src[at] = c->src[d] * item;
+    }
+}
+
+/* Merges each dimension with the next inner one if both sides allow it, and the innermost one with
+   the run. */
+static inline void ds__runs_merge(ds__runs *m, size_t item) {
+    int kept = 0;
+    for (int d = 0; d < m->ndim; d++) {
+        if (kept && m->dst[kept - 1] == m->dst[d] * m->shape[d] &&
+            m->src[kept - 1] == m->src[d] * m->shape[d])
+            m->shape[kept - 1] *= m->shape[d];
+        else
+            m->shape[kept++] = m->shape[d];
+        m->dst[kept - 1] = m->dst[d];
+        m->src[kept - 1] = m->src[d];
+    }
+    m->width = item;
+    if (kept && m->dst[kept - 1] == (int64_t)item && m->src[kept - 1] == (int64_t)item)
+        m->width *= (size_t)m->shape[--kept];
+    m->ndim = kept;
+}
+
+static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
+    ds__runs_sort(c, out);
+    ds__runs_merge(out, c->item);
+}
+
 /* comm/kernel.h - kernels of the collectives.
 
    Describes the kernels of reductions and strided copies (ds__comm_desc), creates them, and
@@ -61223,39 +61297,25 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     return 2 * a->elements * a->size;
 }
 
-/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. The dimensions are added
-   by their strides, the smallest one first. */
+/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. */
 static int ds__comm_pack_rows(const void *args, size_t param, size_t out_rows[3]) {
     const ds__comm_pack_args *a = args;
-    const int64_t *strides = param == 0 ? a->dims.dst : a->dims.src;
-    size_t width = a->size;
-    size_t pitch = width;
-    size_t rows = 1;
-    unsigned done = 0; /* bit i: dimension i is added */
-    for (uint32_t n = 0; n < a->ndim; n++) {
-        uint32_t next = a->ndim;
-        for (uint32_t i = 0; i < a->ndim; i++)
-            if (!(done >> i & 1) && (next == a->ndim || strides[i] < strides[next]))
-                next = i;
-        done |= 1u << next;
-        size_t size = (size_t)a->dims.size[next];
-        size_t stride = (size_t)strides[next]; /* a negative one is larger than all others */
-        if (size == 1 || stride == 0)
-            continue;
-        if (rows == 1 && stride == width) {
-            width *= size;
-        } else if (rows == 1 && stride > width && stride <= PTRDIFF_MAX) {
-            pitch = stride;
-            rows = size;
-        } else if (stride == rows * pitch) {
-            rows *= size;
-        } else {
-            return 0;
-        }
+    int64_t shape[DS__COMM_DIMS + 1];
+    int64_t strides[DS__COMM_DIMS + 1];
+    for (uint32_t i = 0; i < a->ndim; i++) {
+        strides[i] = param == 0 ? a->dims.dst[i] : a->dims.src[i];
+        shape[i] = strides[i] ? (int64_t)a->dims.size[i] : 1; /* elements at one address are one */
     }
-    out_rows[0] = width;
-    out_rows[1] = pitch;
-    out_rows[2] = rows;
+    shape[a->ndim] = a->size;
+    strides[a->ndim] = 1;
+    ds__comm_copy side = { 1, (int)a->ndim + 1, shape, strides, strides };
+    ds__runs m;
+    ds__runs_of(&side, &m);
+    if (m.ndim > 1 || (m.ndim && m.dst[0] < (int64_t)m.width)) /* not of one pitch, or backwards */
+        return 0;
+    out_rows[0] = m.width;
+    out_rows[1] = m.ndim ? (size_t)m.dst[0] : m.width;
+    out_rows[2] = m.ndim ? (size_t)m.shape[0] : 1;
     return 1;
 }
 
@@ -61624,80 +61684,6 @@ typedef struct ds__sides {
 
 /* Protected by ds__c.lock, with the tables. */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
-
-/* comm/runs.h - a strided copy as runs of bytes.
-
-   Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
-   with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
-   the runs, and pack.h the form of a kernel launch.
-
-   Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
-   destination, the largest first, so that the destination is written forwards. No two adjacent
-   dimensions lie like a single one on both sides.
-   Locks: none.
-   Threads: any; the functions have no state. */
-
-/* A copy of ndim dimensions of elements of `item` bytes; strides in elements. */
-typedef struct ds__comm_copy {
-    size_t item;
-    int ndim;
-    const int64_t *shape;
-    const int64_t *dst;
-    const int64_t *src;
-} ds__comm_copy;
-
-/* The same copy as ndim dimensions of runs of `width` bytes; strides in bytes. */
-typedef struct ds__runs {
-    size_t width;
-    int ndim;
-    int64_t shape[DS_TENSOR_MAX_DIMS];
-    int64_t dst[DS_TENSOR_MAX_DIMS];
-    int64_t src[DS_TENSOR_MAX_DIMS];
-} ds__runs;
-
-/* Sorts the dimensions by insertion, without those of size 1. */
-static inline void ds__runs_sort(const ds__comm_copy *c, ds__runs *m) {
-    int64_t item = (int64_t)c->item;
-    m->ndim = 0;
-    for (int d = 0; d < c->ndim; d++) {
-        if (c->shape[d] == 1)
-            continue;
-        int at = m->ndim++;
-        int64_t dst = c->dst[d] * item;
-        for (; at > 0 && llabs(m->dst[at - 1]) < llabs(dst); at--) {
-            m->shape[at] = m->shape[at - 1];
-            m->dst[at] = m->dst[at - 1];
-            m->src[at] = m->src[at - 1];
-        }
-        m->shape[at] = c->shape[d];
-        m->dst[at] = dst;
-        m->src[at] = c->src[d] * item;
-    }
-}
-
-/* Merges each dimension with the next inner one if both sides allow it, and the innermost one with
-   the run. */
-static inline void ds__runs_merge(ds__runs *m, size_t item) {
-    int kept = 0;
-    for (int d = 0; d < m->ndim; d++) {
-        if (kept && m->dst[kept - 1] == m->dst[d] * m->shape[d] &&
-            m->src[kept - 1] == m->src[d] * m->shape[d])
-            m->shape[kept - 1] *= m->shape[d];
-        else
-            m->shape[kept++] = m->shape[d];
-        m->dst[kept - 1] = m->dst[d];
-        m->src[kept - 1] = m->src[d];
-    }
-    m->width = item;
-    if (kept && m->dst[kept - 1] == (int64_t)item && m->src[kept - 1] == (int64_t)item)
-        m->width *= (size_t)m->shape[--kept];
-    m->ndim = kept;
-}
-
-static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
-    ds__runs_sort(c, out);
-    ds__runs_merge(out, c->item);
-}
 
 /* comm/reduce.h - launches of a reduction.
 
@@ -76837,8 +76823,8 @@ static _Thread_local struct {
 static _Atomic uint32_t ds__race_threads; /* numbers of threads */
 
 /* check/report.h */
-static void ds__race_tell(const char *text);
-static void ds__race_tell_failure(void);
+static void ds__race_notice(const char *text);
+static void ds__race_notice_failure(void);
 static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds__race_range *range,
                             unsigned how, const ds__race_memory *m, const ds__race_record *before);
 
@@ -76858,7 +76844,7 @@ static void ds__race_fail(void) {
     if (ds__race.failed)
         return;
     ds__race.failed = 1;
-    ds__race_tell_failure();
+    ds__race_notice_failure();
 }
 
 /* Returns zeroed memory. NULL: there is none, and the layer ends. */
@@ -77719,8 +77705,8 @@ static int ds__race_range_covers(const ds__race_range *a, const ds__race_range *
    is compared with those near to it (ds__race_records_of, ds__race_records_span).
    ds__race_records_sweep drops accesses that all timelines know.
 
-   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The lists of an
-   access's own list, its buckets and the first list have all accesses that overlap it.
+   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The first
+   list and the lists of the buckets that a range meets have all accesses that overlap the range.
    Locks: ds__race.lock is held.
    Threads: any. */
 
@@ -78124,7 +78110,7 @@ static int ds__race_memory_compare(const void *a, const void *b) {
     return ((*x)->serial > (*y)->serial) - ((*x)->serial < (*y)->serial);
 }
 
-/* Gives up the accesses of a live range. The first time, this is told where reports go. */
+/* Gives up the accesses of a live range. For the first one, a notice is printed. */
 static void ds__race_memory_give_up(ds__race_memory *m) {
     char text[160];
     if (!ds__race.stats.evicted++) {
@@ -78134,7 +78120,7 @@ static void ds__race_memory_give_up(ds__race_memory *m) {
             "more",
             ds__race.most >> 20, *m->label ? "\"" : "", m->label, *m->label ? "\" " : "",
             (void *)m->base);
-        ds__race_tell(text);
+        ds__race_notice(text);
     }
     m->ignored = 1;
     ds__race_records_clear(m);
@@ -78842,7 +78828,7 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
 /* check/traced.h - operations of a recording, for the races that a trace shows.
 
    While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
-   it, and ds__race_traced_find returns them. ds__race_traced_tell tells the observers of a race
+   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a race
    between two operations.
 
    Invariants: a place of the table has the operation that was written there last; readers compare
@@ -78871,9 +78857,9 @@ static uint64_t ds__race_traced_find(uint32_t line, uint64_t n) {
     return at && at->line == line && at->n == n ? at->id : 0;
 }
 
-/* Tells the observers of a reported race. before: NULL: there is no earlier operation. */
-static void ds__race_traced_tell(const ds_hazard_report *r, const char *hazard,
-                                 const ds__race_now *now, const ds__race_record *before) {
+/* Notifies the observers of a reported race. before: NULL: there is no earlier operation. */
+static void ds__race_traced_notify(const ds_hazard_report *r, const char *hazard,
+                                   const ds__race_now *now, const ds__race_record *before) {
     const ds__race_line *l = now->line ? ds__race.line[now->line] : NULL;
     uint64_t stream = l && !l->is_host ? l->handle : 0;
     ds__observer_notify(&(ds__seen){
@@ -79112,7 +79098,7 @@ static void ds__race_put(const char *text) {
 }
 
 /* Prints a notice where reports are printed; with the option "quiet", to the log. */
-static void ds__race_tell(const char *text) {
+static void ds__race_notice(const char *text) {
     ds__race_texts t = { .size = 0 };
     if (ds__race.quiet) {
         ds__log_warn("check: %s", text);
@@ -79127,8 +79113,8 @@ static void ds__race_tell(const char *text) {
     ds__race_put(ds__race_text(&t));
 }
 
-/* Tells that there is no memory, without any. */
-static void ds__race_tell_failure(void) {
+/* Prints a notice that there is no host memory; needs none itself. */
+static void ds__race_notice_failure(void) {
     if (ds__race.quiet)
         ds__log_warn("check: no host memory; nothing is checked any more");
     else if (ds__race.json)
@@ -79154,7 +79140,7 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t, const ds__race
         ds__user_code_end(&user);
     }
     if (!r->possible || ds__race.possible)
-        ds__race_traced_tell(r, ds__hazard_names[r->hazard], now, before);
+        ds__race_traced_notify(r, ds__hazard_names[r->hazard], now, before);
     if (ds__race.aborts && !r->possible)
         abort();
 }
@@ -80903,9 +80889,10 @@ static void ds__race_seen_alloc(const ds__seen *seen) {
     /* the padding is the block's, too: no earlier block of these addresses is left there */
     ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->room, 1, seen->label);
     const ds__race_line *l = ds__race_line_of_handle(seen->stream);
-    if (m)
-        m->asked = seen->bytes;
-    if (!m || !l)
+    if (!m)
+        return;
+    m->asked = seen->bytes;
+    if (!l)
         return;
     m->of_graph = (uint8_t)ds__race_line_captures(l);
     if (!m->of_graph)
@@ -81064,7 +81051,7 @@ static void ds__race_seen(const ds__seen *seen) {
     else if (seen->kind == DS__SEEN_END)
         ds__race_tls.inside--;
     if (seen->kind == DS__SEEN_RACE || !ds__race_enter())
-        return; /* told under the layer's lock */
+        return; /* a race is notified with the layer's lock */
     switch (seen->kind) {
     case DS__SEEN_ALLOC:
         ds__race_seen_alloc(seen);

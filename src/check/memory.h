@@ -273,7 +273,7 @@ static int ds__race_memory_compare(const void *a, const void *b) {
     return ((*x)->serial > (*y)->serial) - ((*x)->serial < (*y)->serial);
 }
 
-/* Gives up the accesses of a live range. The first time, this is told where reports go. */
+/* Gives up the accesses of a live range. For the first one, a notice is printed. */
 static void ds__race_memory_give_up(ds__race_memory *m) {
     char text[160];
     if (!ds__race.stats.evicted++) {
@@ -283,7 +283,7 @@ static void ds__race_memory_give_up(ds__race_memory *m) {
             "more",
             ds__race.most >> 20, *m->label ? "\"" : "", m->label, *m->label ? "\" " : "",
             (void *)m->base);
-        ds__race_tell(text);
+        ds__race_notice(text);
     }
     m->ignored = 1;
     ds__race_records_clear(m);

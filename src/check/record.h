@@ -6,8 +6,8 @@
    is compared with those near to it (ds__race_records_of, ds__race_records_span).
    ds__race_records_sweep drops accesses that all timelines know.
 
-   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The lists of an
-   access's own list, its buckets and the first list have all accesses that overlap it.
+   Invariants: ds_check_stats.records is the number of kept accesses of all memory. The first
+   list and the lists of the buckets that a range meets have all accesses that overlap the range.
    Locks: ds__race.lock is held.
    Threads: any. */
 #ifndef DS__CHECK_RECORD_H

@@ -223,7 +223,7 @@ static void ds__race_put(const char *text) {
 }
 
 /* Prints a notice where reports are printed; with the option "quiet", to the log. */
-static void ds__race_tell(const char *text) {
+static void ds__race_notice(const char *text) {
     ds__race_texts t = { .size = 0 };
     if (ds__race.quiet) {
         ds__log_warn("check: %s", text);
@@ -238,8 +238,8 @@ static void ds__race_tell(const char *text) {
     ds__race_put(ds__race_text(&t));
 }
 
-/* Tells that there is no memory, without any. */
-static void ds__race_tell_failure(void) {
+/* Prints a notice that there is no host memory; needs none itself. */
+static void ds__race_notice_failure(void) {
     if (ds__race.quiet)
         ds__log_warn("check: no host memory; nothing is checked any more");
     else if (ds__race.json)
@@ -265,7 +265,7 @@ static void ds__race_emit(ds_hazard_report *r, ds__race_texts *t, const ds__race
         ds__user_code_end(&user);
     }
     if (!r->possible || ds__race.possible)
-        ds__race_traced_tell(r, ds__hazard_names[r->hazard], now, before);
+        ds__race_traced_notify(r, ds__hazard_names[r->hazard], now, before);
     if (ds__race.aborts && !r->possible)
         abort();
 }

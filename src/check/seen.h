@@ -71,9 +71,10 @@ static void ds__race_seen_alloc(const ds__seen *seen) {
     /* the padding is the block's, too: no earlier block of these addresses is left there */
     ds__race_memory *m = ds__race_memory_add(seen->ptr, seen->room, 1, seen->label);
     const ds__race_line *l = ds__race_line_of_handle(seen->stream);
-    if (m)
-        m->asked = seen->bytes;
-    if (!m || !l)
+    if (!m)
+        return;
+    m->asked = seen->bytes;
+    if (!l)
         return;
     m->of_graph = (uint8_t)ds__race_line_captures(l);
     if (!m->of_graph)
@@ -232,7 +233,7 @@ static void ds__race_seen(const ds__seen *seen) {
     else if (seen->kind == DS__SEEN_END)
         ds__race_tls.inside--;
     if (seen->kind == DS__SEEN_RACE || !ds__race_enter())
-        return; /* told under the layer's lock */
+        return; /* a race is notified with the layer's lock */
     switch (seen->kind) {
     case DS__SEEN_ALLOC:
         ds__race_seen_alloc(seen);

@@ -18,7 +18,7 @@ static void ds__race_fail(void) {
     if (ds__race.failed)
         return;
     ds__race.failed = 1;
-    ds__race_tell_failure();
+    ds__race_notice_failure();
 }
 
 /* Returns zeroed memory. NULL: there is none, and the layer ends. */

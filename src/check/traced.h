@@ -1,7 +1,7 @@
 /* check/traced.h - operations of a recording, for the races that a trace shows.
 
    While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
-   it, and ds__race_traced_find returns them. ds__race_traced_tell tells the observers of a race
+   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a race
    between two operations.
 
    Invariants: a place of the table has the operation that was written there last; readers compare
@@ -35,9 +35,9 @@ static uint64_t ds__race_traced_find(uint32_t line, uint64_t n) {
     return at && at->line == line && at->n == n ? at->id : 0;
 }
 
-/* Tells the observers of a reported race. before: NULL: there is no earlier operation. */
-static void ds__race_traced_tell(const ds_hazard_report *r, const char *hazard,
-                                 const ds__race_now *now, const ds__race_record *before) {
+/* Notifies the observers of a reported race. before: NULL: there is no earlier operation. */
+static void ds__race_traced_notify(const ds_hazard_report *r, const char *hazard,
+                                   const ds__race_now *now, const ds__race_record *before) {
     const ds__race_line *l = now->line ? ds__race.line[now->line] : NULL;
     uint64_t stream = l && !l->is_host ? l->handle : 0;
     ds__observer_notify(&(ds__seen){

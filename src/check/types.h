@@ -371,8 +371,8 @@ static _Thread_local struct {
 static _Atomic uint32_t ds__race_threads; /* numbers of threads */
 
 /* check/report.h */
-static void ds__race_tell(const char *text);
-static void ds__race_tell_failure(void);
+static void ds__race_notice(const char *text);
+static void ds__race_notice_failure(void);
 static void ds__race_report(ds_hazard hazard, const ds__race_now *now, const ds__race_range *range,
                             unsigned how, const ds__race_memory *m, const ds__race_record *before);
 

@@ -23,6 +23,7 @@
 #include "kernel_arith.h"
 #include "kernel_cpu.h"
 #include "kernel_pack.h"
+#include "runs.h"
 #include "kernels.gen.h"
 
 enum {
@@ -129,39 +130,25 @@ static uint64_t ds__comm_pack_bytes(size_t items, const void *args) {
     return 2 * a->elements * a->size;
 }
 
-/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. The dimensions are added
-   by their strides, the smallest one first. */
+/* Writes the rows of one side of a strided copy; see ds__kernel.rows_fn. */
 static int ds__comm_pack_rows(const void *args, size_t param, size_t out_rows[3]) {
     const ds__comm_pack_args *a = args;
-    const int64_t *strides = param == 0 ? a->dims.dst : a->dims.src;
-    size_t width = a->size;
-    size_t pitch = width;
-    size_t rows = 1;
-    unsigned done = 0; /* bit i: dimension i is added */
-    for (uint32_t n = 0; n < a->ndim; n++) {
-        uint32_t next = a->ndim;
-        for (uint32_t i = 0; i < a->ndim; i++)
-            if (!(done >> i & 1) && (next == a->ndim || strides[i] < strides[next]))
-                next = i;
-        done |= 1u << next;
-        size_t size = (size_t)a->dims.size[next];
-        size_t stride = (size_t)strides[next]; /* a negative one is larger than all others */
-        if (size == 1 || stride == 0)
-            continue;
-        if (rows == 1 && stride == width) {
-            width *= size;
-        } else if (rows == 1 && stride > width && stride <= PTRDIFF_MAX) {
-            pitch = stride;
-            rows = size;
-        } else if (stride == rows * pitch) {
-            rows *= size;
-        } else {
-            return 0;
-        }
+    int64_t shape[DS__COMM_DIMS + 1];
+    int64_t strides[DS__COMM_DIMS + 1];
+    for (uint32_t i = 0; i < a->ndim; i++) {
+        strides[i] = param == 0 ? a->dims.dst[i] : a->dims.src[i];
+        shape[i] = strides[i] ? (int64_t)a->dims.size[i] : 1; /* elements at one address are one */
     }
-    out_rows[0] = width;
-    out_rows[1] = pitch;
-    out_rows[2] = rows;
+    shape[a->ndim] = a->size;
+    strides[a->ndim] = 1;
+    ds__comm_copy side = { 1, (int)a->ndim + 1, shape, strides, strides };
+    ds__runs m;
+    ds__runs_of(&side, &m);
+    if (m.ndim > 1 || (m.ndim && m.dst[0] < (int64_t)m.width)) /* not of one pitch, or backwards */
+        return 0;
+    out_rows[0] = m.width;
+    out_rows[1] = m.ndim ? (size_t)m.dst[0] : m.width;
+    out_rows[2] = m.ndim ? (size_t)m.shape[0] : 1;
     return 1;
 }
 

@@ -112,14 +112,37 @@ static char json_code(json_reader *r) {
     return (char)code;
 }
 
+/* Returns the number of bytes of a character of UTF-8, or 0. */
+static size_t json_character(const char *text) {
+    const unsigned char *p = (const unsigned char *)text;
+    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    size_t n = 1;
+    unsigned value = *p;
+    if (*p >= 0x80)
+        n = *p >= 0xf0 ? 4 : *p >= 0xe0 ? 3 : 2;
+    if (*p < 0x20 || (*p >= 0x80 && *p < 0xc0) || *p >= 0xf8)
+        return 0;
+    if (n > 1)
+        value &= 0x7fu >> n;
+    for (size_t i = 1; i < n; i++) {
+        if (p[i] >> 6 != 2)
+            return 0;
+        value = value << 6 | (p[i] & 0x3f);
+    }
+    int valid = value >= least[n] && value <= 0x10ffff && (value < 0xd800 || value > 0xdfff);
+    return valid ? n : 0;
+}
+
 static char *json_string(json_reader *r) {
     size_t room = 31;
     char *text = json_alloc(NULL, 0, room + 1);
     size_t n = 0;
     json_need(r, '"');
+    size_t bytes = 0; /* of the character, that are left */
     while (!r->wrong && r->at < r->end && *r->at != '"') {
+        bytes = bytes ? bytes : json_character(r->at);
         char c = *r->at++;
-        if ((unsigned char)c < 32) {
+        if (!bytes--) {
             r->wrong = 1;
         } else if (c == '\\') {
             static const char from[] = "\"\\/bfnrt";
@@ -214,7 +237,7 @@ static void json_value(json_reader *r, json *out) {
 }
 
 /* Parses a text. Returns 0, or the place of the fault and 1. */
-static size_t json_parse(const char *text, size_t size, json *out) {
+__attribute__((unused)) static size_t json_parse(const char *text, size_t size, json *out) {
     json_reader r = { text, text + size, 0, 0 };
     json_value(&r, out);
     json_space(&r);
@@ -222,14 +245,14 @@ static size_t json_parse(const char *text, size_t size, json *out) {
 }
 
 /* Returns a member of an object, or NULL. */
-static const json *json_get(const json *object, const char *name) {
+__attribute__((unused)) static const json *json_get(const json *object, const char *name) {
     for (size_t i = 0; object && object->kind == JSON_OBJECT && i < object->count; i++)
         if (strcmp(object->name[i], name) == 0)
             return &object->item[i];
     return NULL;
 }
 
-static const char *json_text(const json *object, const char *name) {
+__attribute__((unused)) static const char *json_text(const json *object, const char *name) {
     const json *v = json_get(object, name);
     return v && v->text ? v->text : "";
 }
