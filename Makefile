@@ -175,7 +175,7 @@ endif
 unit: cmocka $(UNIT) ## only the unit tests
 	@rm -f $(LOG)-unit.log
 ifeq ($(filter musl aarch64,$(MODE)),)
-	@for test in $(notdir $(filter-out $(UNIT),$(UNIT_ALL))); do echo "skip  $$test: no toolkit found (CUDA_HOME), or it has no NVTX or CUPTI"; done
+	@for test in $(notdir $(filter-out $(UNIT),$(UNIT_ALL))); do echo "skip  $$test: no toolkit found (CUDA_HOME), it has no NVTX or CUPTI, or zlib.h is missing"; done
 endif
 	@for test in $(UNIT); do \
 	    $(RUN) $$test >$(LOG)-unit.out 2>&1; status=$$?; cat $(LOG)-unit.out; [ $$status -eq 0 ] || exit 1; \

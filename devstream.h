@@ -7117,12 +7117,13 @@ DS__SEAM static const char *ds__activity_text_keep(const char *of) {
     ds__activity_text *text = ds__activity.names;
     while (text && strcmp(text->text, of) != 0)
         text = text->next;
+    ds__activity_text *fresh = NULL;
     if (!text && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES)
-        text = ds__host_alloc(sizeof *text + size);
-    if (text && !text->text[0]) {
-        memcpy(text->text, of, size);
-        text->next = ds__activity.names;
-        ds__activity.names = text;
+        text = fresh = ds__host_alloc(sizeof *fresh + size);
+    if (fresh) {
+        memcpy(fresh->text, of, size);
+        fresh->next = ds__activity.names;
+        ds__activity.names = fresh;
         ds__activity.name_bytes += size;
     }
     ds__spinlock_unlock(&ds__activity.lock);
@@ -26800,8 +26801,8 @@ static ds_result ds__cupti_load(ds__cupti_library *l) {
    2. Records come late and in any order. Device work without a link waits in a ring of
       DS__CUPTI_ORPHANS records; most of it belongs to operations that other libraries have
       enqueued, and is overwritten.
-   3. CUPTI's clock is compared with the host's at each flush. A time is converted after a
-      comparison behind it, on the line through the nearest two.
+   3. CUPTI's clock is compared with the host's at each flush. A time is converted on the line
+      through the two nearest comparisons; a time behind the last one is extrapolated.
    4. If all buffers are full, CUPTI drops records. An operation without a record has no times.
 
    Invariants: an operation is listed at most once, and its links only while it is. Buffers that
@@ -27257,7 +27258,7 @@ static ds_result ds__cupti_start(void) {
     return r;
 }
 
-/* Ends that, unless it is off. Operations that are listed keep the records that they have. */
+/* Stops the collection, unless it is off. Operations that are listed keep the records that they have. */
 static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {
@@ -27316,8 +27317,8 @@ enum {
     DS__CUDA_ENDS = 4096,
     DS__CUDA_CAUSES = 1024,           /* ends of operations, for waits */
     DS__CUDA_LANES = 64,              /* of the nodes of a launch */
-    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI for which nobody waits */
-    DS__CUDA_HURRY_NS = 1000000,      /* the same, if somebody does */
+    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI if no caller waits */
+    DS__CUDA_HURRY_NS = 1000000,      /* the same if a caller waits */
     DS__CUDA_NODES_NS = 100000000,    /* time for records of nodes after the end of a launch */
     DS__CUDA_PATIENCE_NS = 2000000000 /* time for the record of an operation after its end */
 };
@@ -27503,18 +27504,22 @@ static int ds__cuda_is_direct(const ds__op *op) {
 static void ds__cuda_pair_source(const ds__op *op, ds__cuda_pair *p,
                                  const ds__activity_note *note) {
     int on = ds__cupti_is_on();
+    int used = on && atomic_load(&ds__activity.nodes); /* 0 from the end of the trace on */
     int fills = op->kind == DS__OP_FILL && ds__place_of(op, DS__OP_DST) >= DS__AT_DEVICE;
     int copies = op->kind == DS__OP_COPY && ds__cuda_is_direct(op);
     p->result = DS_OK;
     p->complete_ns = 0;
     p->expected = 0;
-    p->recorded = on && (op->kind == DS__OP_KERNEL || fills || copies);
-    p->launches = on && op->kind == DS__OP_GRAPH && atomic_load(&ds__activity.nodes);
+    p->recorded = used && (op->kind == DS__OP_KERNEL || fills || copies);
+    p->launches = used && op->kind == DS__OP_GRAPH;
     if (on)
         ds__cupti_op_begin(&p->op, note->correlation_id, p->launches);
     for (uint32_t i = 0; p->launches && i < op->u.graph.body->count; i++) {
-        const ds__op *n = &op->u.graph.body->node[i]->op;
-        p->expected += n->kind == DS__OP_KERNEL || n->kind == DS__OP_COPY || n->kind == DS__OP_FILL;
+        const ds__node *n = op->u.graph.body->node[i];
+        int type = ds__cuda_type(n);
+        p->expected +=
+            n->enabled && (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
+                           type == cudaGraphNodeTypeMemset);
     }
 }
 
@@ -27524,9 +27529,9 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
-    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
+    uint64_t enqueue_ns = ds__now_ns();
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
         ds__activity_cancel(&note);
         return NULL;
@@ -27854,7 +27859,7 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
     return kept;
 }
 
-/* Flushes CUPTI if pairs lack records, and writes those that do not any more. */
+/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes those that do not any more. */
 static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
     int hurry = atomic_load(&ds__activity.hurry);
     uint64_t now = ds__now_ns();

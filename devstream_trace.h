@@ -2122,7 +2122,8 @@ static const char *const ds__trace_page[] = {
     "/* Lines of [term, text, function that its link calls]. */\n"
     "function aboutOperation(T, i, all) {\n"
     "const k = kindOf(T, i), d = T.e[i] - T.b[i], a = amount(T, i), f = flags(T, i), lines = [];\n"
-    "lines.push([k === 6 || k === 16 ? 'Stood' : 'Ran', span(d) + ', from ' + span(T.b[i]) + ' to ' + span(T.e[i])]);\n"
+    "if (f & 8) lines.push(['State', 'without times: CUPTI has lost its record']);\n"
+    "else lines.push([k === 6 || k === 16 ? 'Stood' : 'Ran', span(d) + ', from ' + span(T.b[i]) + ' to ' + span(T.e[i])]);\n"
     "if (where(T, i)) lines.push(['Call', where(T, i)]);\n"
     "if (k < 16 && enqueued(T, i)) {\n"
     "const q = T.b[i] - enqueued(T, i);\n"
@@ -2160,9 +2161,9 @@ static const char *const ds__trace_page[] = {
     "const {T, row} = p, [last, next] = sides(row, p.b), lines = [['Idle', span(p.e - p.b) + ', from ' + span(p.b) + ' to ' + span(p.e)], ['Cause', GAPS[p.gap][2]]];\n"
     "const from = p.gap === WAIT ? byId(T, word(T, p.i, 15)) : -1;\n"
     "if (p.gap === WAIT) lines.push(['Waited for', from < 0 ? 'an operation that is not in the trace' : full(T, from) + ', ' + where(T, from), go(T, from)], ['Wait', where(T, p.i) || nameOf(T, p.i)]);\n"
-    "if (last >= 0) lines.push(['Before', full(T, last) + ', ' + where(T, last), go(T, last)]);\n"
+    "if (last >= 0) lines.push(['Before', full(T, last) + ', ' + where(T, last), go(T, last)]);\n",
     "if (next >= 0) lines.push(['After', full(T, next) + ', ' + where(T, next) + ', enqueued ' + span(max(0, T.b[next] - enqueued(T, next))) + ' before its begin', go(T, next)]);\n"
-    "let best = -1, most = 0;\n",
+    "let best = -1, most = 0;\n"
     "if (p.gap === LATE) for (const r of T.rows) if (r.thread >= 0) for (const k of r.lanes) {\n"
     "for (let j = max(0, before(k.b, k.n, p.b) - 1); j < k.n && k.b[j] < p.e; j++) {\n"
     "const d = min(p.e, k.e[j]) - max(p.b, k.b[j]);\n"
@@ -2239,11 +2240,11 @@ static const char *const ds__trace_page[] = {
     "function search(s) {\n"
     "wanted = s.trim().toLowerCase();\n"
     "let count = 0;\n"
-    "for (const T of traces()) {\n"
+    "for (const T of traces()) {\n",
     "const hit = Uint8Array.from(T.strings, x => wanted && x.toLowerCase().includes(wanted) ? 1 : 0), w = T.w;\n"
     "for (const r of T.rows) if (r.lanes) {\n"
     "const named = wanted && r.name.toLowerCase().includes(wanted);\n"
-    "r.found = tracks(r).map(k => {\n",
+    "r.found = tracks(r).map(k => {\n"
     "const id = new Int32Array(wanted ? k.n : 0), starts = new Float64Array(id.length);\n"
     "let n = 0;\n"
     "for (let j = 0; j < id.length; j++) {\n"
@@ -2324,10 +2325,10 @@ static const char *const ds__trace_page[] = {
     "return all.concat([...left.values()].map(x => ({...x, other: x, none: true})));\n"
     "}\n"
     "function streamLines(T) {\n"
-    "const idle = new Float64Array(4);\n"
+    "const idle = new Float64Array(4);\n",
     "return T.streamRows.map(row => {\n"
     "until(row.pieces, Infinity, idle);\n"
-    "const s = T.sums.get(row.stream), long = row.gaps[0];\n",
+    "const s = T.sums.get(row.stream), long = row.gaps[0];\n"
     "return {T, row, key: row.device + row.name, name: row.name + ', ' + row.device, count: s.count, busy: row.busyTime / (T.to - T.from), overlap: row.overlap / row.busyTime,\n"
     "rate: s.bytes / s.time * 1e9, wait: idle[WAIT], late: idle[LATE], start: idle[START], gap: long ? long.e - long.b : 0};\n"
     "});\n"

@@ -152,8 +152,9 @@ static void *submitter(void *user) {
     int first = (int)(intptr_t)user;
     pthread_barrier_wait(&barrier);
     thread_began[first] = bench_now_ns();
+    int own = lines / submitters;
     for (int i = 0; i < BATCH; i++)
-        launch(first + i % (lines / submitters), i / lines);
+        launch(first + i % own, i / own);
     thread_ended[first] = bench_now_ns();
     return NULL;
 }

@@ -11835,12 +11835,13 @@ DS__SEAM static const char *ds__activity_text_keep(const char *of) {
     ds__activity_text *text = ds__activity.names;
     while (text && strcmp(text->text, of) != 0)
         text = text->next;
+    ds__activity_text *fresh = NULL;
     if (!text && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES)
-        text = ds__host_alloc(sizeof *text + size);
-    if (text && !text->text[0]) {
-        memcpy(text->text, of, size);
-        text->next = ds__activity.names;
-        ds__activity.names = text;
+        text = fresh = ds__host_alloc(sizeof *fresh + size);
+    if (fresh) {
+        memcpy(fresh->text, of, size);
+        fresh->next = ds__activity.names;
+        ds__activity.names = fresh;
         ds__activity.name_bytes += size;
     }
     ds__spinlock_unlock(&ds__activity.lock);
@@ -31518,8 +31519,8 @@ static ds_result ds__cupti_load(ds__cupti_library *l) {
    2. Records come late and in any order. Device work without a link waits in a ring of
       DS__CUPTI_ORPHANS records; most of it belongs to operations that other libraries have
       enqueued, and is overwritten.
-   3. CUPTI's clock is compared with the host's at each flush. A time is converted after a
-      comparison behind it, on the line through the nearest two.
+   3. CUPTI's clock is compared with the host's at each flush. A time is converted on the line
+      through the two nearest comparisons; a time behind the last one is extrapolated.
    4. If all buffers are full, CUPTI drops records. An operation without a record has no times.
 
    Invariants: an operation is listed at most once, and its links only while it is. Buffers that
@@ -31975,7 +31976,7 @@ static ds_result ds__cupti_start(void) {
     return r;
 }
 
-/* Ends that, unless it is off. Operations that are listed keep the records that they have. */
+/* Stops the collection, unless it is off. Operations that are listed keep the records that they have. */
 static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {
@@ -32034,8 +32035,8 @@ enum {
     DS__CUDA_ENDS = 4096,
     DS__CUDA_CAUSES = 1024,           /* ends of operations, for waits */
     DS__CUDA_LANES = 64,              /* of the nodes of a launch */
-    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI for which nobody waits */
-    DS__CUDA_HURRY_NS = 1000000,      /* the same, if somebody does */
+    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI if no caller waits */
+    DS__CUDA_HURRY_NS = 1000000,      /* the same if a caller waits */
     DS__CUDA_NODES_NS = 100000000,    /* time for records of nodes after the end of a launch */
     DS__CUDA_PATIENCE_NS = 2000000000 /* time for the record of an operation after its end */
 };
@@ -32221,18 +32222,22 @@ static int ds__cuda_is_direct(const ds__op *op) {
 static void ds__cuda_pair_source(const ds__op *op, ds__cuda_pair *p,
                                  const ds__activity_note *note) {
     int on = ds__cupti_is_on();
+    int used = on && atomic_load(&ds__activity.nodes); /* 0 from the end of the trace on */
     int fills = op->kind == DS__OP_FILL && ds__place_of(op, DS__OP_DST) >= DS__AT_DEVICE;
     int copies = op->kind == DS__OP_COPY && ds__cuda_is_direct(op);
     p->result = DS_OK;
     p->complete_ns = 0;
     p->expected = 0;
-    p->recorded = on && (op->kind == DS__OP_KERNEL || fills || copies);
-    p->launches = on && op->kind == DS__OP_GRAPH && atomic_load(&ds__activity.nodes);
+    p->recorded = used && (op->kind == DS__OP_KERNEL || fills || copies);
+    p->launches = used && op->kind == DS__OP_GRAPH;
     if (on)
         ds__cupti_op_begin(&p->op, note->correlation_id, p->launches);
     for (uint32_t i = 0; p->launches && i < op->u.graph.body->count; i++) {
-        const ds__op *n = &op->u.graph.body->node[i]->op;
-        p->expected += n->kind == DS__OP_KERNEL || n->kind == DS__OP_COPY || n->kind == DS__OP_FILL;
+        const ds__node *n = op->u.graph.body->node[i];
+        int type = ds__cuda_type(n);
+        p->expected +=
+            n->enabled && (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
+                           type == cudaGraphNodeTypeMemset);
     }
 }
 
@@ -32242,9 +32247,9 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
-    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
+    uint64_t enqueue_ns = ds__now_ns();
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
         ds__activity_cancel(&note);
         return NULL;
@@ -32572,7 +32577,7 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
     return kept;
 }
 
-/* Flushes CUPTI if pairs lack records, and writes those that do not any more. */
+/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes those that do not any more. */
 static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
     int hurry = atomic_load(&ds__activity.hurry);
     uint64_t now = ds__now_ns();
@@ -78828,8 +78833,8 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
 /* check/traced.h - operations of a recording, for the races that a trace shows.
 
    While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
-   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a race
-   between two operations.
+   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a
+   race between two operations.
 
    Invariants: a place of the table has the operation that was written there last; readers compare
    the operation.
@@ -83311,7 +83316,8 @@ static const char *const ds__trace_page[] = {
     "/* Lines of [term, text, function that its link calls]. */\n"
     "function aboutOperation(T, i, all) {\n"
     "const k = kindOf(T, i), d = T.e[i] - T.b[i], a = amount(T, i), f = flags(T, i), lines = [];\n"
-    "lines.push([k === 6 || k === 16 ? 'Stood' : 'Ran', span(d) + ', from ' + span(T.b[i]) + ' to ' + span(T.e[i])]);\n"
+    "if (f & 8) lines.push(['State', 'without times: CUPTI has lost its record']);\n"
+    "else lines.push([k === 6 || k === 16 ? 'Stood' : 'Ran', span(d) + ', from ' + span(T.b[i]) + ' to ' + span(T.e[i])]);\n"
     "if (where(T, i)) lines.push(['Call', where(T, i)]);\n"
     "if (k < 16 && enqueued(T, i)) {\n"
     "const q = T.b[i] - enqueued(T, i);\n"
@@ -83349,9 +83355,9 @@ static const char *const ds__trace_page[] = {
     "const {T, row} = p, [last, next] = sides(row, p.b), lines = [['Idle', span(p.e - p.b) + ', from ' + span(p.b) + ' to ' + span(p.e)], ['Cause', GAPS[p.gap][2]]];\n"
     "const from = p.gap === WAIT ? byId(T, word(T, p.i, 15)) : -1;\n"
     "if (p.gap === WAIT) lines.push(['Waited for', from < 0 ? 'an operation that is not in the trace' : full(T, from) + ', ' + where(T, from), go(T, from)], ['Wait', where(T, p.i) || nameOf(T, p.i)]);\n"
-    "if (last >= 0) lines.push(['Before', full(T, last) + ', ' + where(T, last), go(T, last)]);\n"
+    "if (last >= 0) lines.push(['Before', full(T, last) + ', ' + where(T, last), go(T, last)]);\n",
     "if (next >= 0) lines.push(['After', full(T, next) + ', ' + where(T, next) + ', enqueued ' + span(max(0, T.b[next] - enqueued(T, next))) + ' before its begin', go(T, next)]);\n"
-    "let best = -1, most = 0;\n",
+    "let best = -1, most = 0;\n"
     "if (p.gap === LATE) for (const r of T.rows) if (r.thread >= 0) for (const k of r.lanes) {\n"
     "for (let j = max(0, before(k.b, k.n, p.b) - 1); j < k.n && k.b[j] < p.e; j++) {\n"
     "const d = min(p.e, k.e[j]) - max(p.b, k.b[j]);\n"
@@ -83428,11 +83434,11 @@ static const char *const ds__trace_page[] = {
     "function search(s) {\n"
     "wanted = s.trim().toLowerCase();\n"
     "let count = 0;\n"
-    "for (const T of traces()) {\n"
+    "for (const T of traces()) {\n",
     "const hit = Uint8Array.from(T.strings, x => wanted && x.toLowerCase().includes(wanted) ? 1 : 0), w = T.w;\n"
     "for (const r of T.rows) if (r.lanes) {\n"
     "const named = wanted && r.name.toLowerCase().includes(wanted);\n"
-    "r.found = tracks(r).map(k => {\n",
+    "r.found = tracks(r).map(k => {\n"
     "const id = new Int32Array(wanted ? k.n : 0), starts = new Float64Array(id.length);\n"
     "let n = 0;\n"
     "for (let j = 0; j < id.length; j++) {\n"
@@ -83513,10 +83519,10 @@ static const char *const ds__trace_page[] = {
     "return all.concat([...left.values()].map(x => ({...x, other: x, none: true})));\n"
     "}\n"
     "function streamLines(T) {\n"
-    "const idle = new Float64Array(4);\n"
+    "const idle = new Float64Array(4);\n",
     "return T.streamRows.map(row => {\n"
     "until(row.pieces, Infinity, idle);\n"
-    "const s = T.sums.get(row.stream), long = row.gaps[0];\n",
+    "const s = T.sums.get(row.stream), long = row.gaps[0];\n"
     "return {T, row, key: row.device + row.name, name: row.name + ', ' + row.device, count: s.count, busy: row.busyTime / (T.to - T.from), overlap: row.overlap / row.busyTime,\n"
     "rate: s.bytes / s.time * 1e9, wait: idle[WAIT], late: idle[LATE], start: idle[START], gap: long ? long.e - long.b : 0};\n"
     "});\n"

@@ -9,8 +9,8 @@ compiles() { # compiles COMPILER LANGUAGE HEADER...
     cc=$1 lang=$2; shift 2
     for h in "$@"; do echo "#include <$h>"; done | $cc -x "$lang" -fsyntax-only - 2>/dev/null
 }
-# Only where we know the packages; elsewhere that case of the matrix is skipped.
 browser() { [ -n "${BROWSER_FOR_TESTS:-}" ] || have chromium || have chromium-browser || have google-chrome || have google-chrome-stable; }
+# Only where we know the packages; elsewhere that case of the matrix is skipped.
 crosses() { ! have apt-get || { have aarch64-linux-gnu-gcc && have qemu-aarch64; }; }
 library() { for d in /usr/lib /usr/lib64 /usr/lib/*; do [ ! -e "$d/$1" ] || return 0; done; return 1; }
 links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }

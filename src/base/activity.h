@@ -235,12 +235,13 @@ DS__SEAM static const char *ds__activity_text_keep(const char *of) {
     ds__activity_text *text = ds__activity.names;
     while (text && strcmp(text->text, of) != 0)
         text = text->next;
+    ds__activity_text *fresh = NULL;
     if (!text && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES)
-        text = ds__host_alloc(sizeof *text + size);
-    if (text && !text->text[0]) {
-        memcpy(text->text, of, size);
-        text->next = ds__activity.names;
-        ds__activity.names = text;
+        text = fresh = ds__host_alloc(sizeof *fresh + size);
+    if (fresh) {
+        memcpy(fresh->text, of, size);
+        fresh->next = ds__activity.names;
+        ds__activity.names = fresh;
         ds__activity.name_bytes += size;
     }
     ds__spinlock_unlock(&ds__activity.lock);

@@ -1,8 +1,8 @@
 /* check/traced.h - operations of a recording, for the races that a trace shows.
 
    While a recording of activity runs, ds__race_traced_set keeps the ids of the last operations in
-   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a race
-   between two operations.
+   it, and ds__race_traced_find returns them. ds__race_traced_notify notifies the observers of a
+   race between two operations.
 
    Invariants: a place of the table has the operation that was written there last; readers compare
    the operation.

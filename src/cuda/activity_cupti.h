@@ -12,8 +12,8 @@
    2. Records come late and in any order. Device work without a link waits in a ring of
       DS__CUPTI_ORPHANS records; most of it belongs to operations that other libraries have
       enqueued, and is overwritten.
-   3. CUPTI's clock is compared with the host's at each flush. A time is converted after a
-      comparison behind it, on the line through the nearest two.
+   3. CUPTI's clock is compared with the host's at each flush. A time is converted on the line
+      through the two nearest comparisons; a time behind the last one is extrapolated.
    4. If all buffers are full, CUPTI drops records. An operation without a record has no times.
 
    Invariants: an operation is listed at most once, and its links only while it is. Buffers that
@@ -476,7 +476,7 @@ static ds_result ds__cupti_start(void) {
     return r;
 }
 
-/* Ends that, unless it is off. Operations that are listed keep the records that they have. */
+/* Stops the collection, unless it is off. Operations that are listed keep the records that they have. */
 static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {

@@ -34,6 +34,7 @@
 #include "host_func.h"
 #include "submit.h"
 #include "capture_op.h"
+#include "graph_node.h"
 
 enum {
     DS__CUDA_BASE_NS = 500000000, /* time after which a device gets a new base */
@@ -43,8 +44,8 @@ enum {
     DS__CUDA_ENDS = 4096,
     DS__CUDA_CAUSES = 1024,           /* ends of operations, for waits */
     DS__CUDA_LANES = 64,              /* of the nodes of a launch */
-    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI for which nobody waits */
-    DS__CUDA_HURRY_NS = 1000000,      /* the same, if somebody does */
+    DS__CUDA_FLUSH_NS = 20000000,     /* between two flushes of CUPTI if no caller waits */
+    DS__CUDA_HURRY_NS = 1000000,      /* the same if a caller waits */
     DS__CUDA_NODES_NS = 100000000,    /* time for records of nodes after the end of a launch */
     DS__CUDA_PATIENCE_NS = 2000000000 /* time for the record of an operation after its end */
 };
@@ -230,18 +231,22 @@ static int ds__cuda_is_direct(const ds__op *op) {
 static void ds__cuda_pair_source(const ds__op *op, ds__cuda_pair *p,
                                  const ds__activity_note *note) {
     int on = ds__cupti_is_on();
+    int used = on && atomic_load(&ds__activity.nodes); /* 0 from the end of the trace on */
     int fills = op->kind == DS__OP_FILL && ds__place_of(op, DS__OP_DST) >= DS__AT_DEVICE;
     int copies = op->kind == DS__OP_COPY && ds__cuda_is_direct(op);
     p->result = DS_OK;
     p->complete_ns = 0;
     p->expected = 0;
-    p->recorded = on && (op->kind == DS__OP_KERNEL || fills || copies);
-    p->launches = on && op->kind == DS__OP_GRAPH && atomic_load(&ds__activity.nodes);
+    p->recorded = used && (op->kind == DS__OP_KERNEL || fills || copies);
+    p->launches = used && op->kind == DS__OP_GRAPH;
     if (on)
         ds__cupti_op_begin(&p->op, note->correlation_id, p->launches);
     for (uint32_t i = 0; p->launches && i < op->u.graph.body->count; i++) {
-        const ds__op *n = &op->u.graph.body->node[i]->op;
-        p->expected += n->kind == DS__OP_KERNEL || n->kind == DS__OP_COPY || n->kind == DS__OP_FILL;
+        const ds__node *n = op->u.graph.body->node[i];
+        int type = ds__cuda_type(n);
+        p->expected +=
+            n->enabled && (type == cudaGraphNodeTypeKernel || type == cudaGraphNodeTypeMemcpy ||
+                           type == cudaGraphNodeTypeMemset);
     }
 }
 
@@ -251,9 +256,9 @@ static ds__cuda_pair *ds__cuda_pair_begin(ds__cuda_stream *s, const ds__op *op) 
     ds__activity_note note;
     ds__cuda_pair *p = NULL;
     int capturing = 1;
-    uint64_t enqueue_ns = ds__now_ns();
     if (op->flags & DS__OP_INSIDE || !ds__activity_note_begin(op, &note))
         return NULL;
+    uint64_t enqueue_ns = ds__now_ns();
     if (ds__cuda_on(&scope, s) < 0) { /* the operation will be refused */
         ds__activity_cancel(&note);
         return NULL;

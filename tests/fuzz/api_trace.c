@@ -7,7 +7,8 @@ static void step_trace_start(void) {
                            .dump = odd() ? PICK(files) : NULL,
                            .ring = odd() ? any_size() : 256u << pick(4),
                            .timeout_ns = odd() ? number(8) : 0,
-                           .signal = odd() ? any_int() : 0 };
+                           .signal = odd() ? any_int() : 0,
+                           .cupti = odd() ? any_int() : 0 };
     desc.reserved[pick(6)] = odd() ? number(8) : 0;
     CALL(ds_trace_start(odd() ? NULL : &desc));
 }

@@ -285,7 +285,7 @@ def test_tables_of_a_small_trace(c):
     same(names['scale'], ['kernel', '2', '27.9 us', '13.9 us', '19.9 us', '71.7 M/s'])
     same(names['ds_copy'], ['copy', '2', '50 us', '25 us', '30 us', '1.05 TB/s'])
     same(c.table('gaps')[0], ['stream 1 compute, cpu:0', '32 us', 'host late (56 %)',
-                              'step, ds_exec_launch at src/pipeline.c:27', 'sum, ds_kernel_launch at src/pipeline.c:32'])
+                              'step, ds_graph_launch at src/pipeline.c:27', 'sum, ds_kernel_launch at src/pipeline.c:32'])
     same(c.table('waits')[2], ['stream 1 compute', '20.1 us', 'ds_stream_wait_event at src/pipeline.c:25',
                                'event record on stream 0 copies', 'ds_event_record at src/pipeline.c:22'])
     same(c.table('ooms'), [['ds_mem_alloc at src/pipeline.c:10', '64 MiB', '101 us']])
@@ -313,8 +313,8 @@ def test_details_of_a_clicked_operation(c):
     same(c.details_of('Enqueued'), ['14 us before its begin'])
     same(c.details_of('Idle before'), [
         '18 us host late', '2 us starting',
-        '10 us waiting for host function log <b>&amp; on stream 7, ds_stream_call at src/pipeline.c:33', '2 us starting'])
-    same(c.details_of('Waiting for it'), ['host wait on thread 4711 main, 25 us, ds_stream_sync at src/pipeline.c:40'])
+        '10 us waiting for host function log <b>&amp; on stream 7, ds_stream_launch_host_func at src/pipeline.c:33', '2 us starting'])
+    same(c.details_of('Waiting for it'), ['host wait on thread 4711 main, 25 us, ds_stream_synchronize at src/pipeline.c:40'])
     has(c.details_of('Race')[0], 'no order')
 
 
@@ -323,7 +323,7 @@ def test_details_of_lanes_and_states(c):
 
     c.click('stream 1 compute', 85000, 2)
     same(c.details()[0][0], 'graph node: right (cpu:0, stream 1 compute)')
-    same(c.details_of('Launch'), ['graph launch step on stream 1 compute, ds_exec_launch at src/pipeline.c:27'])
+    same(c.details_of('Launch'), ['graph launch step on stream 1 compute, ds_graph_launch at src/pipeline.c:27'])
     c.click('stream 7', 150000)
     same(c.details_of('State'), ['not complete when the trace ended'])
     same(c.details_of('Ran'), ['15 us, from 145 us to 160 us'])
@@ -341,7 +341,7 @@ def test_details_of_a_gap_lead_to_its_cause(c):
     same(c.details()[0][0], 'event record: ds_event_record (cpu:0, stream 0 copies)')
     c.click('stream 0 copies', 60000)
     same(c.details()[0][0], 'Gap: host late (cpu:0, stream 0 copies)')
-    same(c.details_of('Host'), ['stood for 21 us in host wait on thread 4711 main, ds_stream_sync at src/pipeline.c:28'])
+    same(c.details_of('Host'), ['stood for 21 us in host wait on thread 4711 main, ds_stream_synchronize at src/pipeline.c:28'])
     same([x[:12] for x in c.details_of('Before') + c.details_of('After')], ['fill on stre', 'copy on stre'])
 
 
@@ -514,7 +514,7 @@ def test_dragging_moves(c):
 def test_search_finds_names_labels_and_files(c):
     c.show(samples.small())
     for text, count in (('LEFT', '1 match'), ('nodes.c', '2 matches'), ('compute', '8 matches'), ('nothing', '0 matches'),
-                        ('ds_stream_sync', '2 matches')):
+                        ('ds_stream_synchronize', '2 matches')):
         c.browser.type('#find', text)
         same(c.text('#found'), count)
 
@@ -754,7 +754,7 @@ def test_many_operations_are_drawn_with_few_rectangles(c):
         return most; })()""")
     assert most < 20000, most
     stats = {(x['kind'], x['name']): x for x in c.js('A.stats')}
-    for kind, name in ((KERNEL, 'kernel_7'), (COPY, 'ds_copy'), (HOST, 'ds_stream_call'), (FILL, 'ds_fill')):
+    for kind, name in ((KERNEL, 'kernel_7'), (COPY, 'ds_copy'), (HOST, 'ds_stream_launch_host_func'), (FILL, 'ds_fill')):
         times = [end - begin for k, _, begin, end, n, _ in plain if k == kind and n == name]
         same([stats[kind, name][x] for x in ('count', 'total', 'most')], [len(times), sum(times), max(times)])
 

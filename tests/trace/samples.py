@@ -29,14 +29,14 @@ def small(scale=1, name='pipeline'):
     op(WAIT, compute, 20, 40.1, 9, call='ds_stream_wait_event', at='src/pipeline.c:25', id=6, cause=3)
     op(KERNEL, compute, 40.1, 60, 10, name='scale', call='ds_kernel_launch', at='src/pipeline.c:26', amount=1000,
        id=7)
-    op(LAUNCH, compute, 65, 90, 11, name='step', call='ds_exec_launch', at='src/pipeline.c:27', id=8)
+    op(LAUNCH, compute, 65, 90, 11, name='step', call='ds_graph_launch', at='src/pipeline.c:27', id=8)
     op(NODE, compute, 66, 80, 11, name='left', at='src/nodes.c:3', id=9, cause=8, flags=2)
     op(NODE, compute, 70, 89, 11, name='right', at='src/nodes.c:4', id=10, cause=8, flags=2)
     op(WAIT, compute, 110, 120, 105, call='ds_stream_wait_event', at='src/pipeline.c:31', id=11, cause=12)
     op(KERNEL, compute, 122, 150, 108, name='sum', call='ds_kernel_launch', at='src/pipeline.c:32', amount=5000,
        id=13)
     # The other device: a host function, the step of a collective, and an operation that is not complete.
-    op(HOST, other, 80, 120, 75, name='log <b>&amp;', call='ds_stream_call', at='src/pipeline.c:33', id=12)
+    op(HOST, other, 80, 120, 75, name='log <b>&amp;', call='ds_stream_launch_host_func', at='src/pipeline.c:33', id=12)
     op(STEP, other, 121, 140, 110, name='all_reduce', call='ds_comm_all_reduce', at='src/pipeline.c:34',
        amount=4 << 20, id=14, source=1, target=2)
     t.add(KERNEL, other, us(145), 0, us(112), name='endless', call='ds_kernel_launch', at='src/pipeline.c:36', id=15,
@@ -44,10 +44,10 @@ def small(scale=1, name='pipeline'):
     # The host: nested ranges, a call, a mark, and two calls that block.
     op(RANGE, main, 2, 120, 0, name='epoch')
     op(RANGE, main, 3, 68, 0, name='load')
-    op(BLOCKED, main, 45, 66, 0, call='ds_stream_sync', at='src/pipeline.c:28', cause=7)
+    op(BLOCKED, main, 45, 66, 0, call='ds_stream_synchronize', at='src/pipeline.c:28', cause=7)
     op(CALL, main, 109, 111, 0, call='ds_comm_all_reduce', at='src/pipeline.c:34')
     op(MARK, main, 115, 115, 0, name='checkpoint')
-    op(BLOCKED, main, 125, 150, 0, call='ds_stream_sync', at='src/pipeline.c:40', cause=13)
+    op(BLOCKED, main, 125, 150, 0, call='ds_stream_synchronize', at='src/pipeline.c:40', cause=13)
     # Memory: 48 MiB at most; one block is pending for a while; one allocation fails.
     for kind, when, where, mib in ((ALLOC, 1, 0x1000, 32), (ALLOC, 2, 0x2000, 16), (FREE, 72, 0x1000, 32),
                                    (FREED, 100, 0x1000, 32), (OOM, 101, 0, 64), (FREE, 130, 0x2000, 16)):
@@ -71,7 +71,7 @@ def random_trace(operations, seed=1, streams=8):
     now, last, id, host = [0] * streams, [0] * streams, 0, 0
     kinds = (KERNEL, KERNEL, KERNEL, KERNEL, COPY, COPY, FILL, WAIT, HOST, EVENT)
     calls = {KERNEL: 'ds_kernel_launch', COPY: 'ds_copy', FILL: 'ds_fill', WAIT: 'ds_stream_wait_event',
-             HOST: 'ds_stream_call', EVENT: 'ds_event_record'}
+             HOST: 'ds_stream_launch_host_func', EVENT: 'ds_event_record'}
     while id < operations:
         k = id % streams
         id += 1

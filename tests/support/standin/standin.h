@@ -154,7 +154,7 @@ typedef struct standin_work {
     const char *name;        /* of a kernel; stays while its module is loaded */
 } standin_work;
 
-/* What a watcher is told: each call of the runtime or the driver by the thread that makes it, and
+/* Reports to a watcher: each call of the runtime or the driver by the thread that makes it, and
    device work by the thread that ran it, under the stand-in's lock, before an event behind it is
    complete. Neither may call the stand-in. */
 typedef struct standin_watcher {

@@ -24,7 +24,7 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* The time of work that begins now; 0: nobody asks for it. */
+/* The time of work that begins now; 0: no watcher is set. */
 uint64_t si_watch_begin(void) {
     return atomic_load(&watcher) ? now_ns() : 0;
 }
@@ -32,14 +32,14 @@ uint64_t si_watch_begin(void) {
 /* Work has ended that began then. */
 void si_watch_end(const op *o, uint64_t begin) {
     const standin_watcher *w = atomic_load(&watcher);
+    if (!w || !begin || !o->correlation)
+        return;
     standin_work work = { .correlation = o->correlation,
                           .device = o->device,
                           .stream = o->stream ? (unsigned)o->stream->id : 0,
                           .begin_ns = begin,
                           .end_ns = now_ns(),
                           .node = o->node };
-    if (!w || !begin || !o->correlation)
-        return;
     if (o->kind == OP_COPY) {
         const copy *c = &o->u.copy;
         work.kind = o->peer ? STANDIN_PEER_COPY : STANDIN_COPY;
