@@ -2179,10 +2179,11 @@ typedef struct ds_activity_desc {
 
 /** Starts a recording of all operations that are enqueued from now on, on all devices. Nodes of
     graphs have no records, and operations that are captured have none. Errors:
-    DS_ERR_ILLEGAL_STATE: a recording runs already. DS_ERR_UNSUPPORTED: the CPU driver has a fabric
-    (its operations take virtual time). DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds
-    outside of the range. While the trace layer records (devstream_trace.h), both share buffers of
-    the greater capacity; the recording has the operations that are enqueued from its start on. */
+    DS_ERR_ILLEGAL_STATE: a recording runs already, or one starts or ends on another thread.
+    DS_ERR_UNSUPPORTED: the CPU driver has a fabric (its operations take virtual time).
+    DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds outside of the range. While the
+    trace layer records (devstream_trace.h), both share buffers of the greater capacity; the
+    recording has the operations that are enqueued from its start on. */
 DSDEF DS_MUST_USE ds_result ds_activity_start(const ds_activity_desc *desc);
 
 /** Hands over the records of all operations that are complete, and returns when the callback has
@@ -7046,6 +7047,7 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     unsigned kinds = atomic_load_explicit(&ds__activity.kinds, memory_order_relaxed);
     ds_activity_kind kind = ds__activity_kind_of(op);
     out->correlation_id = 0;
+    ds__activity_tls.last = 0;
     if (kind == DS_ACTIVITY_NONE || !(kinds >> kind & 1))
         return 0;
     /* seq_cst: either the end of the recording sees the note, or this thread sees the end */
@@ -13983,8 +13985,8 @@ static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const
 }
 
 /* Takes the note of the next operation. If that is a short launch, runs it at once and returns 1:
-   also the operation has passed. number: of the note. Nobody waits for the number of a note, so no
-   barrier is needed. */
+   also the operation has passed. number: of the note. No thread waits for the number of a note, so
+   no barrier is needed. */
 __attribute__((noinline)) static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note,
                                                       uint64_t number, uint64_t *time) {
     const ds__op *op = (const ds__op *)(const void *)((const char *)note + DS__CPU_NOTE_BYTES);
@@ -27258,7 +27260,8 @@ static ds_result ds__cupti_start(void) {
     return r;
 }
 
-/* Stops the collection, unless it is off. Operations that are listed keep the records that they have. */
+/* Stops the collection, unless it is off. Operations that are listed keep the records that they
+   have. */
 static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {
@@ -27859,7 +27862,8 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
     return kept;
 }
 
-/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes those that do not any more. */
+/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes the pairs that
+   have their records then. */
 static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
     int hurry = atomic_load(&ds__activity.hurry);
     uint64_t now = ds__now_ns();
@@ -31212,13 +31216,12 @@ static void ds__activity_answer(uint32_t asked) {
     ds__futex_wake(&ds__activity_run.answered, INT_MAX);
 }
 
-/* Returns 1 if records should be handed over, as half of the buffer is used or the trace layer has
-   asked for it. */
+/* Returns 1 if half of the buffer is used. */
 static int ds__activity_is_half(void) {
     ds__spinlock_lock(&ds__activity.lock);
     int is_half = ds__activity.count >= atomic_load(&ds__activity.capacity) / 2;
     ds__spinlock_unlock(&ds__activity.lock);
-    return atomic_exchange(&ds__activity_run.urged, 0) || is_half;
+    return is_half;
 }
 
 /* Returns 1 if all notes that the end of a recording waits for were given back. */
@@ -31260,7 +31263,7 @@ static void ds__activity_client_end(int client) {
     ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
-/* Tells the drivers whether somebody waits for records. */
+/* Tells the drivers whether a call waits for records. */
 static void ds__activity_hurry_set(uint32_t ending, uint32_t asked) {
     int waits = ending || asked != atomic_load(&ds__activity_run.answered);
     int hurry = waits ? DS__ACTIVITY_FLUSH : DS__ACTIVITY_CALM;
@@ -31280,14 +31283,15 @@ static void *ds__activity_main(void *unused) {
         /* read before the records: a note that is gone has written its record */
         int over = ending && ds__activity_is_over();
         ds__activity_hurry_set(ending, asked);
+        int urged = atomic_exchange(&ds__activity_run.urged, 0);
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
-        ds__activity_grow();
-        if (over || due || asked != atomic_load(&ds__activity_run.answered) ||
+        if (over || due || urged || asked != atomic_load(&ds__activity_run.answered) ||
             ds__activity_is_half()) {
             ds__activity_hand_over();
             last = ds__now_ns();
         }
+        ds__activity_grow();
         ds__activity_answer(asked);
         if (over)
             ds__activity_client_end((int)ending - 1);
@@ -31395,11 +31399,13 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
                             "activity is not recorded with a fabric, whose operations take "
                             "virtual time");
     int idle = 0;
-    if (atomic_load(&c->state) != DS__ACTIVITY_OFF)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
     if (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "a recording starts or ends on another thread; try again afterwards");
+    if (atomic_load(&c->state) != DS__ACTIVITY_OFF) {
+        atomic_store(&ds__activity_run.busy, 0);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
+    }
     size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
     ds_result r = DS_OK;
     if (client == DS__ACTIVITY_TRACE)

@@ -2179,10 +2179,11 @@ typedef struct ds_activity_desc {
 
 /** Starts a recording of all operations that are enqueued from now on, on all devices. Nodes of
     graphs have no records, and operations that are captured have none. Errors:
-    DS_ERR_ILLEGAL_STATE: a recording runs already. DS_ERR_UNSUPPORTED: the CPU driver has a fabric
-    (its operations take virtual time). DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds
-    outside of the range. While the trace layer records (devstream_trace.h), both share buffers of
-    the greater capacity; the recording has the operations that are enqueued from its start on. */
+    DS_ERR_ILLEGAL_STATE: a recording runs already, or one starts or ends on another thread.
+    DS_ERR_UNSUPPORTED: the CPU driver has a fabric (its operations take virtual time).
+    DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds outside of the range. While the
+    trace layer records (devstream_trace.h), both share buffers of the greater capacity; the
+    recording has the operations that are enqueued from its start on. */
 DSDEF DS_MUST_USE ds_result ds_activity_start(const ds_activity_desc *desc);
 
 /** Hands over the records of all operations that are complete, and returns when the callback has
@@ -8074,8 +8075,8 @@ static inline ds_result ds_at_check_why(const char *file_, int line_,
    - Without ds_shutdown, the file ends with the last flush, at most a tenth of a second before the
      end of the process.
 
-   Known gaps: on CUDA, nodes of graphs have no records, and operations of other libraries are not
-   seen. */
+   Known gaps: on CUDA, nodes of graphs have records only with the option "cupti". Operations of
+   other libraries are not seen. */
 
 #ifndef DEVSTREAM_TRACE_H_INCLUDED
 #define DEVSTREAM_TRACE_H_INCLUDED
@@ -8086,10 +8087,12 @@ extern "C" {
 
 /* ---- the trace layer ------------------------------------------------------------------------- */
 
-/* The layer records each operation on a stream with its begin and end (api/activity.h has the rules
-   of times), the operation for which each wait waited, calls that block the host, blocks of the
-   allocator, collectives, ranges and marks, and on CPU devices the nodes of graph launches. It
-   keeps the last records in memory, and writes all of them to a file while the program runs.
+/* The layer keeps the last records in memory, and writes all of them to a file while the program
+   runs. It records
+   - each operation on a stream with its begin and end (api/activity.h has the rules of times), and
+     the operation for which each wait waited
+   - calls that block the host, blocks of the allocator, collectives, ranges and marks
+   - nodes of graph launches, on CPU devices and with CUPTI.
 
    The layer is on if "trace" is in DEVSTREAM_LAYERS or ds_init_desc.layers, or if DEVSTREAM_TRACE
    or ds_init_desc.trace is set. With options, a trace runs from the start of devstream to
@@ -8102,7 +8105,8 @@ extern "C" {
                      that opens without a network; .json, for Perfetto and chrome://tracing;
                      .json.gz, the same compressed (DEVSTREAM_ZLIB); .txt, a summary at the end
        file=FILE     the same
-       ring=N        number of records that are kept in memory, 256 to 16777216; 131072 by default
+       ring=N        number of records that are kept in memory, 256 to 16777216, rounded up to a
+                     power of two; 131072 by default
        dump=FILE     file that ds_shutdown, a signal or a time-out writes from the ring
        timeout=MS    if a call waits longer on the host, the layer prints the operation at which
                      each stream stands, once for each call, and writes the dump
@@ -8136,11 +8140,12 @@ typedef struct ds_trace_stats {
 } ds_trace_stats;
 
 /** Starts a trace, with an empty ring and zeroed counters. A file of that name is replaced. Errors:
-    DS_ERR_ILLEGAL_STATE: the layer is off, or a trace runs. DS_ERR_INVALID_VALUE: a file cannot be
+    DS_ERR_ILLEGAL_STATE: the layer is off, a trace runs, or CUPTI is wanted and another tool uses
+    it in this process, which has one place for a tool. DS_ERR_INVALID_VALUE: a file cannot be
     written, or has an unknown ending, or a value is out of range. DS_ERR_UNSUPPORTED: .json.gz
     without DEVSTREAM_ZLIB, or the CPU driver has a fabric, or CUPTI is wanted and there is no CUDA
-    device or no libcupti of CUDA 11.8 or later. DS_ERR_ILLEGAL_STATE, too: another tool uses CUPTI
-    in this process, which has one place for a tool. DS_ERR_DRIVER: CUPTI refused. */
+    device or no libcupti of CUDA 11.8 or later. DS_ERR_DRIVER: CUPTI refused. After a
+    failure that is none of the parameters, the ring of the trace before is gone. */
 DSDEF DS_MUST_USE ds_result ds_trace_start(const ds_trace_desc *desc);
 
 /** Ends the trace: waits for the recorded operations (blocks), and completes the file. The ring can
@@ -11764,6 +11769,7 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     unsigned kinds = atomic_load_explicit(&ds__activity.kinds, memory_order_relaxed);
     ds_activity_kind kind = ds__activity_kind_of(op);
     out->correlation_id = 0;
+    ds__activity_tls.last = 0;
     if (kind == DS_ACTIVITY_NONE || !(kinds >> kind & 1))
         return 0;
     /* seq_cst: either the end of the recording sees the note, or this thread sees the end */
@@ -18701,8 +18707,8 @@ static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const
 }
 
 /* Takes the note of the next operation. If that is a short launch, runs it at once and returns 1:
-   also the operation has passed. number: of the note. Nobody waits for the number of a note, so no
-   barrier is needed. */
+   also the operation has passed. number: of the note. No thread waits for the number of a note, so
+   no barrier is needed. */
 __attribute__((noinline)) static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note,
                                                       uint64_t number, uint64_t *time) {
     const ds__op *op = (const ds__op *)(const void *)((const char *)note + DS__CPU_NOTE_BYTES);
@@ -31976,7 +31982,8 @@ static ds_result ds__cupti_start(void) {
     return r;
 }
 
-/* Stops the collection, unless it is off. Operations that are listed keep the records that they have. */
+/* Stops the collection, unless it is off. Operations that are listed keep the records that they
+   have. */
 static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {
@@ -32577,7 +32584,8 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
     return kept;
 }
 
-/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes those that do not any more. */
+/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes the pairs that
+   have their records then. */
 static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
     int hurry = atomic_load(&ds__activity.hurry);
     uint64_t now = ds__now_ns();
@@ -35930,13 +35938,12 @@ static void ds__activity_answer(uint32_t asked) {
     ds__futex_wake(&ds__activity_run.answered, INT_MAX);
 }
 
-/* Returns 1 if records should be handed over, as half of the buffer is used or the trace layer has
-   asked for it. */
+/* Returns 1 if half of the buffer is used. */
 static int ds__activity_is_half(void) {
     ds__spinlock_lock(&ds__activity.lock);
     int is_half = ds__activity.count >= atomic_load(&ds__activity.capacity) / 2;
     ds__spinlock_unlock(&ds__activity.lock);
-    return atomic_exchange(&ds__activity_run.urged, 0) || is_half;
+    return is_half;
 }
 
 /* Returns 1 if all notes that the end of a recording waits for were given back. */
@@ -35978,7 +35985,7 @@ static void ds__activity_client_end(int client) {
     ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
-/* Tells the drivers whether somebody waits for records. */
+/* Tells the drivers whether a call waits for records. */
 static void ds__activity_hurry_set(uint32_t ending, uint32_t asked) {
     int waits = ending || asked != atomic_load(&ds__activity_run.answered);
     int hurry = waits ? DS__ACTIVITY_FLUSH : DS__ACTIVITY_CALM;
@@ -35998,14 +36005,15 @@ static void *ds__activity_main(void *unused) {
         /* read before the records: a note that is gone has written its record */
         int over = ending && ds__activity_is_over();
         ds__activity_hurry_set(ending, asked);
+        int urged = atomic_exchange(&ds__activity_run.urged, 0);
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
-        ds__activity_grow();
-        if (over || due || asked != atomic_load(&ds__activity_run.answered) ||
+        if (over || due || urged || asked != atomic_load(&ds__activity_run.answered) ||
             ds__activity_is_half()) {
             ds__activity_hand_over();
             last = ds__now_ns();
         }
+        ds__activity_grow();
         ds__activity_answer(asked);
         if (over)
             ds__activity_client_end((int)ending - 1);
@@ -36113,11 +36121,13 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
                             "activity is not recorded with a fabric, whose operations take "
                             "virtual time");
     int idle = 0;
-    if (atomic_load(&c->state) != DS__ACTIVITY_OFF)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
     if (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "a recording starts or ends on another thread; try again afterwards");
+    if (atomic_load(&c->state) != DS__ACTIVITY_OFF) {
+        atomic_store(&ds__activity_run.busy, 0);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
+    }
     size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
     ds_result r = DS_OK;
     if (client == DS__ACTIVITY_TRACE)
@@ -81574,7 +81584,6 @@ enum {
     DS__TRACE_CACHE = 256, /* texts that are found by their address */
     DS__TRACE_NESTED = 32, /* pushed ranges of a thread that have records */
     DS__TRACE_OPEN_RANGES = 256,
-    DS__TRACE_COLLECTIVES = 32, /* public functions with steps */
     DS__TRACE_LONGEST = 10,
     DS__TRACE_BLOCKED_NS = 1000, /* the shortest wait before a free that has a record */
     DS__TRACE_DEPTH = 256,       /* the greatest length of a queue in the counters of a JSON file */
@@ -81662,7 +81671,6 @@ struct ds__trace_output;
 typedef struct ds__trace_format {
     const char *ending;
     int compressed;
-    int at_end; /* 1: only `end` writes */
     void (*begin)(struct ds__trace_output *o);
     void (*write)(struct ds__trace_output *o, const ds__trace_record *list, size_t count,
                   uint64_t dropped);
@@ -81703,7 +81711,7 @@ static struct {
     char dump[DS__TRACE_PATH];
     ds__mutex control;
     ds__mutex file_lock;
-    ds__spinlock lock;
+    ds__mutex lock;
     uint64_t zero_ns;       /* the host's clock at time 0 */
     uint64_t unix_ns;       /* the same as Unix time */
     uint64_t end_ns;        /* of the trace that ran last */
@@ -81741,8 +81749,6 @@ static struct {
         uint32_t name;
     } open[DS__TRACE_OPEN_RANGES];
 
-    const char *collective[DS__TRACE_COLLECTIVES];
-    size_t collectives;
     ds__trace_wait longest[DS__TRACE_LONGEST];
     size_t waits;
     /* where the operations with these ids are in the ring, and 1 */
@@ -81753,7 +81759,10 @@ static struct {
     struct ds__trace_waiting *waiting; /* calls that block now */
     const ds__driver *next[DS_BACKEND_COUNT];
     ds__driver table[DS_BACKEND_COUNT];
-} ds__trace = { .control = DS__MUTEX_INIT, .file_lock = DS__MUTEX_INIT, .part = DS__TRACE_PART };
+} ds__trace = { .control = DS__MUTEX_INIT,
+                .file_lock = DS__MUTEX_INIT,
+                .lock = DS__MUTEX_INIT,
+                .part = DS__TRACE_PART };
 
 /* Copies of the tables, for writers. Texts are not freed before the next trace. */
 static struct {
@@ -81788,7 +81797,7 @@ typedef struct ds__trace_waiting {
     struct ds__trace_waiting *next;
     const char *fn;
     ds_site site;
-    uint64_t begin;
+    uint64_t begin; /* of the host's clock */
     int reported;
 } ds__trace_waiting;
 
@@ -82063,12 +82072,9 @@ static const ds__trace_record *ds__trace_find(uint32_t id) {
     return r && r->id == id && r->kind < DS__TRACE_NODE ? r : NULL;
 }
 
-/* Returns 1 if the function was seen to run a collective. Names of functions are literals. */
+/* Returns 1 if a public function is a collective. */
 static int ds__trace_is_collective(const char *call) {
-    for (size_t i = 0; call && i < ds__trace.collectives; i++)
-        if (ds__trace.collective[i] == call)
-            return 1;
-    return 0;
+    return call && strncmp(call, "ds_comm_", 8) == 0;
 }
 
 /* Keeps a wait if it is one of the longest. */
@@ -82144,9 +82150,7 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
                                 ds__trace_device(a->device));
     if (is_node)
         r.flags |= DS__TRACE_OF_GRAPH;
-    if (!a->begin_ns && a->result == DS_OK)
-        ds__trace_untimed(&r);
-    if ((r.kind <= DS__TRACE_FILL) && ds__trace_is_collective(a->call)) {
+    if (r.kind <= DS__TRACE_FILL && ds__trace_is_collective(a->call)) {
         if (!r.name)
             r.name = ds__trace_text(ds__activity_kind_name(a->kind));
         r.kind = DS__TRACE_STEP;
@@ -82156,6 +82160,8 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
 
 static void ds__trace_take_one(const ds_activity *a) {
     ds__trace_record r = ds__trace_record_of(a);
+    if (!a->begin_ns && a->result == DS_OK)
+        ds__trace_untimed(&r);
     if (r.kind != DS__TRACE_NODE) {
         ds__trace.place[r.id & (ds__trace.ring_size - 1)] = ds__trace.head + 1;
         ds__trace.operations++;
@@ -82168,22 +82174,22 @@ static void ds__trace_take_one(const ds_activity *a) {
 static void ds__trace_take(const ds_activity_batch *batch) {
     size_t i = 0;
     while (i < batch->count) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         for (size_t n = 0; n < DS__TRACE_SLICE && i < batch->count; n++, i++)
             ds__trace_take_one(&batch->records[i]);
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     if (batch->dropped) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         ds__trace.dropped += batch->dropped;
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
 }
 
 /* Takes a record of the calling thread, if a trace runs. The record has no texts yet; `name` is
    NULL or the text of the record. fn: the call, or the hazard of a race. */
 static void ds__trace_note(ds__trace_record r, const char *name, const char *fn, ds_site site) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed)) {
         uint32_t thread = ds__trace_thread_of();
         if (r.kind < DS__TRACE_ALLOC)
@@ -82197,7 +82203,7 @@ static void ds__trace_note(ds__trace_record r, const char *name, const char *fn,
         r.line = site.file ? (uint32_t)site.line : 0;
         ds__trace_add(&r);
     }
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 /* trace/output.h - outputs: files, and text that is written next.
@@ -82224,20 +82230,20 @@ static size_t ds__trace_view_copy(void *to, size_t element, size_t have, size_t 
     return count;
 }
 
-/* Brings the copies of the tables up to date. Names of threads may come late, so they are copied
-   each time. */
+/* Brings the copies of the tables up to date. Streams and threads may get another name, so they are
+   copied each time. */
 static void ds__trace_view_update(void) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_view.texts =
         ds__trace_view_copy(&ds__trace_view.text, sizeof *ds__trace_view.text, ds__trace_view.texts,
                             &ds__trace_view.text_room, ds__trace.text, ds__trace.texts);
-    ds__trace_view.streams = ds__trace_view_copy(
-        &ds__trace_view.stream, sizeof *ds__trace_view.stream, ds__trace_view.streams,
-        &ds__trace_view.stream_room, ds__trace.stream, ds__trace.streams);
+    ds__trace_view.streams =
+        ds__trace_view_copy(&ds__trace_view.stream, sizeof *ds__trace_view.stream, 0,
+                            &ds__trace_view.stream_room, ds__trace.stream, ds__trace.streams);
     ds__trace_view.threads =
         ds__trace_view_copy(&ds__trace_view.thread, sizeof *ds__trace_view.thread, 0,
                             &ds__trace_view.thread_room, ds__trace.thread, ds__trace.threads);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 static void ds__trace_view_deinit(void) {
@@ -82287,43 +82293,13 @@ __attribute__((format(printf, 2, 3))) static void ds__trace_print(ds__trace_outp
     ds__trace_put(o, line, ds__text_length(n, sizeof line));
 }
 
-/* Returns the bytes that a character has by its first byte in UTF-8 (RFC 3629); 0: none. */
-static size_t ds__trace_utf8_size(unsigned char first) {
-    if (first < 0x80)
-        return 1;
-    if (first < 0xc2 || first > 0xf4)
-        return 0;
-    if (first < 0xe0)
-        return 2;
-    return first < 0xf0 ? 3 : 4;
-}
-
-/* Returns the bytes of the character at the beginning of a text; 0: it is none in UTF-8. */
-static size_t ds__trace_utf8(const unsigned char *t) {
-    /* the second byte has a narrower range after these first bytes */
-    static const struct {
-        unsigned char first, least, most;
-    } narrow[] = {
-        { 0xe0, 0xa0, 0xbf }, { 0xed, 0x80, 0x9f }, { 0xf0, 0x90, 0xbf }, { 0xf4, 0x80, 0x8f }
-    };
-
-    size_t n = ds__trace_utf8_size(*t);
-    for (size_t i = 1; i < n; i++)
-        if ((t[i] & 0xc0) != 0x80)
-            return 0;
-    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++)
-        if (*t == narrow[i].first && (t[1] < narrow[i].least || t[1] > narrow[i].most))
-            return 0;
-    return n;
-}
-
 /* Writes a JSON string with its quotes. No "<" is in it, so that it may stand in a script of a
    page. Bytes that are no UTF-8 become "?". */
 static void ds__trace_put_string(ds__trace_output *o, const char *text) {
     const unsigned char *t = (const unsigned char *)text;
     ds__trace_put(o, "\"", 1);
     while (*t) {
-        size_t more = ds__trace_utf8(t);
+        size_t more = ds__utf8_length((const char *)t);
         if (*t == '"' || *t == '\\')
             ds__trace_print(o, "\\%c", *t);
         else if (*t < 32 || *t == '<' || *t == 127)
@@ -82357,9 +82333,12 @@ static void ds__trace_put_base64(ds__trace_output *o, const unsigned char *from,
 
 /* Writes bytes to the file. */
 static void ds__trace_output_write(ds__trace_output *o, const char *text, size_t size) {
-    if (!o->failed && size && fwrite(text, 1, size, o->file) != size)
+    if (o->failed || !size)
+        return;
+    if (fwrite(text, 1, size, o->file) == size)
+        o->bytes += size;
+    else
         o->failed = 1;
-    o->bytes += size;
 }
 
 /* Writes the collected text, so that it is in the file even if the process is killed. end: a
@@ -82412,8 +82391,10 @@ static int ds__trace_output_turn(ds__trace_output *o) {
     ds__trace_output_fclose(o);
     o->part++;
     snprintf(path, sizeof path, "%.*s-%d%s", (int)stem, o->path, o->part + 1, o->format->ending);
-    if (!ds__trace_output_fopen(o, path))
+    if (!ds__trace_output_fopen(o, path)) {
+        ds__log_warn("trace: the file %.200s: %s", path, strerror(errno));
         o->failed = 1;
+    }
     return !o->failed;
 }
 
@@ -84218,7 +84199,7 @@ static void ds__trace_json_write(ds__trace_output *o, const ds__trace_record *li
 /* trace/summary.h - summaries in text.
 
    Writes the sums of streams, how long operations ran at once, and the longest waits
-   (ds__trace_summary_write), and the operations at which streams stand (ds__trace_standing_write).
+   (ds__trace_summary_write).
 
    Policy: the sums of streams and the longest waits are of the whole trace; the overlap is of the
    ring. Nodes of graphs count as their launch. Waits and records of events are not busy time.
@@ -84261,13 +84242,13 @@ static int ds__trace_is_busy(const ds__trace_record *r) {
    caller frees the list. */
 static ds__trace_turn *ds__trace_turns(size_t *out_count) {
     size_t count = 0;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     uint64_t to = ds__trace.head;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     uint64_t from = to > ds__trace.ring_size ? to - ds__trace.ring_size : 0;
     ds__trace_turn *list = ds__host_alloc((size_t)(to - from) * 2 * sizeof *list + 1);
     while (list && from < to) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         for (size_t n = 0; n < DS__TRACE_SLICE && from < to; n++, from++) {
             const ds__trace_record *r = ds__trace_get(from);
             if (!r || !ds__trace_is_busy(r) || r->end <= r->begin)
@@ -84276,7 +84257,7 @@ static ds__trace_turn *ds__trace_turns(size_t *out_count) {
             list[count++] = (ds__trace_turn){ r->begin, 1, moves };
             list[count++] = (ds__trace_turn){ r->end, -1, moves };
         }
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     *out_count = count;
     return list;
@@ -84398,14 +84379,13 @@ static void ds__trace_summary_write(ds__trace_output *o) {
     uint64_t first = UINT64_MAX;
     uint64_t last = 0;
     ds__trace_overlap overlap = ds__trace_overlap_get();
-    ds__trace_view.streams = 0; /* the sums have changed */
     ds__trace_view_update();
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     size_t waits = ds__trace.waits;
     uint64_t operations = ds__trace.operations;
     uint64_t dropped = ds__trace.dropped;
     memcpy(longest, ds__trace.longest, waits * sizeof *longest);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     for (size_t i = 0; i < ds__trace_view.streams; i++) {
         const ds__trace_stream *s = &ds__trace_view.stream[i];
         if (s->operations && s->first < first)
@@ -84433,7 +84413,7 @@ static void ds__trace_summary_write(ds__trace_output *o) {
 /* trace/standing.h - where streams stand.
 
    Asks the drivers for the operation at which each stream with pending work stands
-   (ds__trace_standing_list), writes the list as text, and reports calls that block too long.
+   (ds__trace_standing_list), and writes the list as text.
 
    Invariants: the list is of one moment for each stream, not for all streams at once.
    Locks: ds__trace.file_lock is held; ds__trace.lock is taken.
@@ -84452,9 +84432,9 @@ static size_t ds__trace_standing_list(ds__activity_standing *list) {
 
 /* Makes a record of an operation that is not complete. */
 static ds__trace_record ds__trace_standing_record(const ds__activity_standing *s) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_record r = ds__trace_record_of(&s->record);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     r.end = ds__trace_now();
     if (!s->record.begin_ns)
         r.begin = r.end;
@@ -84479,9 +84459,9 @@ static void ds__trace_standing_write(ds__trace_output *o) {
         if (list[i].record.begin_ns)
             ds__trace_print(o, ", since %.3f ms", (double)(r.end - r.begin) / 1e6);
         if (list[i].on) {
-            ds__spinlock_lock(&ds__trace.lock);
+            ds__mutex_lock(&ds__trace.lock);
             uint32_t row = ds__trace_stream_of(list[i].on, 0, 0);
-            ds__spinlock_unlock(&ds__trace.lock);
+            ds__mutex_unlock(&ds__trace.lock);
             ds__trace_view_update();
             ds__trace_print(o, ", and waits for ");
             ds__trace_put_stream(o, row);
@@ -84516,10 +84496,10 @@ static void ds__trace_txt_end(ds__trace_output *o, uint64_t now) {
 }
 
 static const ds__trace_format ds__trace_formats[] = {
-    { ".html", 0, 0, ds__trace_html_begin, ds__trace_html_write, ds__trace_html_end },
-    { ".json", 0, 0, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
-    { ".json.gz", 1, 0, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
-    { ".txt", 0, 1, ds__trace_txt_begin, NULL, ds__trace_txt_end },
+    { ".html", 0, ds__trace_html_begin, ds__trace_html_write, ds__trace_html_end },
+    { ".json", 0, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
+    { ".json.gz", 1, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
+    { ".txt", 0, ds__trace_txt_begin, NULL, ds__trace_txt_end },
 };
 
 /* Finds the format by the ending of a path. Sets the error if there is none. */
@@ -84571,7 +84551,7 @@ static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
 static size_t ds__trace_ring_read(ds__trace_output *o, uint64_t upto) {
     size_t count = 0;
     while (count < DS__TRACE_CHUNK && o->at.record < upto) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         uint64_t oldest =
             ds__trace.head > ds__trace.ring_size ? ds__trace.head - ds__trace.ring_size : 0;
         if (o->at.record < oldest) {
@@ -84581,17 +84561,17 @@ static size_t ds__trace_ring_read(ds__trace_output *o, uint64_t upto) {
         for (size_t n = 0; n < DS__TRACE_SLICE && count < DS__TRACE_CHUNK && o->at.record < upto;
              n++)
             o->list[count++] = ds__trace.ring[o->at.record++ & (ds__trace.ring_size - 1)];
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     return count;
 }
 
 /* Writes the records that were added until now. */
 static void ds__trace_pump(ds__trace_output *o) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     uint64_t upto = ds__trace.head;
     uint64_t dropped = ds__trace.dropped;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     while (o->file && o->format->write && !o->failed && o->at.record < upto) {
         uint64_t lost = o->lost;
         size_t count = ds__trace_ring_read(o, upto);
@@ -84636,11 +84616,11 @@ static ds_result ds__trace_dump_write(const char *path) {
     ds__mutex_lock(&ds__trace.file_lock);
     ds_result r = ds__trace_output_open(o, path);
     if (r == DS_OK) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         o->dropped = ds__trace.dropped;
         if (ds__trace.head > ds__trace.ring_size)
             o->at.record = ds__trace.head - ds__trace.ring_size;
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
         ds__trace_pump(o);
         if (o->file)
             ds__trace_dump_standing(o);
@@ -84807,15 +84787,15 @@ static int ds__trace_waiting_check(void) {
     uint64_t limit = ds__trace.desc.timeout_ns;
     for (int found = limit != 0; found;) {
         ds__trace_waiting one = { .fn = NULL };
-        uint64_t now = ds__trace_now();
+        uint64_t now = ds__now_ns();
         found = 0;
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         for (ds__trace_waiting *w = ds__trace.waiting; w && !found; w = w->next)
             if (!w->reported && now - w->begin >= limit) {
                 w->reported = found = 1;
                 one = *w;
             }
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
         if (found)
             ds__trace_report(one.fn ? one.fn : "a call", one.site, now - one.begin);
         reported |= found;
@@ -84842,14 +84822,14 @@ static void ds__trace_release(void) {
     ds__trace_output_fclose(&ds__trace.output);
     ds__trace_output_deinit(&ds__trace.output);
     ds__trace_view_deinit();
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_record *ring = ds__trace.ring;
     uint64_t *place = ds__trace.place;
     ds__trace.ring = NULL;
     ds__trace.place = NULL;
     ds__trace.head = ds__trace.ring_size = 0;
     ds__trace_tables_deinit();
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__mutex_unlock(&ds__trace.file_lock);
     ds__host_free(ring);
     ds__host_free(place);
@@ -84863,19 +84843,19 @@ static ds_result ds__trace_prepare(const ds_trace_desc *desc) {
         size *= 2;
     ds__trace_record *ring = ds__host_alloc(size * sizeof *ring);
     uint64_t *place = ds__host_alloc(size * sizeof *place);
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     int ready = ring && place && ds__trace_tables_init();
     ds__trace.ring = ring;
     ds__trace.place = place;
     ds__trace.ring_size = size;
     ds__trace.dropped = ds__trace.operations = ds__trace.untimed = 0;
-    ds__trace.waits = ds__trace.collectives = 0;
+    ds__trace.waits = 0;
     ds__trace.end_ns = 0;
     memset(ds__trace.open, 0, sizeof ds__trace.open);
     ds__trace.zero_ns = ds__now_ns();
     ds__trace.unix_ns = (uint64_t)ds__os_wall_ns();
     atomic_fetch_add(&ds__trace.epoch, 1);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     return ready ? DS_OK
                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a ring of %zu records", size);
 }
@@ -84934,10 +84914,10 @@ static ds_result ds__trace_begin(const ds_trace_desc *desc) {
 /* Completes the file of a trace whose recording has ended. */
 static void ds__trace_complete(void) {
     ds__mutex_lock(&ds__trace.file_lock);
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     atomic_store(&ds__trace.on, 0);
     ds__trace.end_ns = ds__trace_now();
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__trace_signal_end();
     ds__trace_pump(&ds__trace.output);
     ds__trace_output_close(&ds__trace.output, ds__trace.end_ns);
@@ -84972,28 +84952,25 @@ static void ds__trace_seen_block(const ds__seen *seen, int kind) {
                            .amount = seen->bytes };
     r.end = r.begin;
     if (seen->stream.id) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
             r.row = ds__trace_stream_of(seen->stream.id, 0, r.dst ? r.dst - 1u : 0);
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     ds__trace_note(r, seen->label, seen->fn, seen->site);
 }
 
 /* A collective or a fill begins. */
-static void ds__trace_seen_begin(const ds__seen *seen) {
-    ds__spinlock_lock(&ds__trace.lock);
+static void ds__trace_seen_begin(void) {
+    ds__mutex_lock(&ds__trace.lock);
     (void)ds__trace_thread_of();
     if (ds__trace_tls.depth < 8)
         ds__trace_tls.begin[ds__trace_tls.depth] = ds__trace_now();
     ds__trace_tls.depth++;
-    if (strncmp(seen->fn ? seen->fn : "", "ds_rng_", 7) != 0 &&
-        ds__trace.collectives < DS__TRACE_COLLECTIVES && !ds__trace_is_collective(seen->fn))
-        ds__trace.collective[ds__trace.collectives++] = seen->fn;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
-/* It is enqueued, or done. */
+/* A collective or a fill was enqueued or is complete. */
 static void ds__trace_seen_end(const ds__seen *seen) {
     ds__trace_record r = { .kind = DS__TRACE_CALL,
                            .flags = ds__trace_flags(seen->result),
@@ -85027,7 +85004,7 @@ static void ds__trace_range_pop(const ds_range_event *e, ds_site site) {
 }
 
 static void ds__trace_range_push(const ds_range_event *e) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     (void)ds__trace_thread_of();
     unsigned n = ds__trace_tls.ranges;
     if (n == DS__TRACE_NESTED) { /* forgets the outermost one */
@@ -85039,7 +85016,7 @@ static void ds__trace_range_push(const ds_range_event *e) {
     ds__trace_tls.range[n].domain = e->domain.id;
     ds__trace_tls.range[n].name = ds__trace_text(e->text);
     ds__trace_tls.ranges = n + 1;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 /* A range of ds_range_start begins or ends. */
@@ -85047,7 +85024,7 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
     ds__trace_record r = { .kind = DS__TRACE_RANGE, .end = ds__trace_time(e->time_ns) };
     uint64_t wanted = e->kind == DS_RANGE_START ? 0 : e->id;
     size_t i = 0;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     while (i < DS__TRACE_OPEN_RANGES && ds__trace.open[i].id != wanted)
         i++;
     int found = i < DS__TRACE_OPEN_RANGES;
@@ -85060,7 +85037,7 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
         r.name = ds__trace.open[i].name;
         ds__trace.open[i].id = 0;
     }
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     if (found && e->kind == DS_RANGE_END)
         ds__trace_note(r, NULL, "ds_range_start", site);
 }
@@ -85074,17 +85051,17 @@ static void ds__trace_seen_race(const ds__seen *seen) {
                            .cause = (uint32_t)seen->before };
     r.end = r.begin;
     if (seen->stream.id) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
             r.row = ds__trace_stream_of(seen->stream.id, 0, 0);
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     ds__trace_note(r, seen->label, seen->hazard, seen->site);
 }
 
 /* A stream or the calling thread gets a label; also while no trace runs. */
 static void ds__trace_seen_label(const ds_range_event *e, int on) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     for (size_t i = 0; e->kind == DS_RANGE_STREAM_LABEL && i < ds__trace.streams; i++) {
         ds__trace_stream *s = &ds__trace.stream[i];
         if (s->number != e->id || s->lane)
@@ -85097,7 +85074,7 @@ static void ds__trace_seen_label(const ds_range_event *e, int on) {
         if (thread != DS__TRACE_NONE)
             ds__trace.thread[thread].name = ds__trace_text(e->text);
     }
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 static void ds__trace_seen_range(const ds_range_event *e, int on) {
@@ -85142,7 +85119,7 @@ static void ds__trace_seen(const ds__seen *seen) {
         ds__trace_seen_race(seen);
         break;
     case DS__SEEN_BEGIN:
-        ds__trace_seen_begin(seen);
+        ds__trace_seen_begin();
         break;
     case DS__SEEN_END:
         ds__trace_seen_end(seen);
@@ -85154,8 +85131,8 @@ static void ds__trace_seen(const ds__seen *seen) {
 
 /* trace/layer.h - the layer's driver tables.
 
-   Most of a trace comes from the recording of activity and from the observer. The table notes what
-   both do not tell: names of streams, how long calls block the host, and the end of the drivers.
+   Most of a trace comes from the recording of activity and from the observer. The table adds
+   names of streams, how long calls block the host, and the end of the drivers.
 
    Invariants: a call that blocks is in the list of ds__trace.waiting while it blocks.
    Locks: the wrapped entries call the driver without ds__trace.lock.
@@ -85167,9 +85144,9 @@ static void ds__trace_stream_named(int backend, void *stream, uint64_t handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle);
     if (!s)
         return;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_stream_name(handle, ds__trace_device(s->device), s->id, s->label);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__stream_unpin(s);
 }
 
@@ -85177,29 +85154,29 @@ static void ds__trace_stream_named(int backend, void *stream, uint64_t handle) {
 static void ds__trace_block_begin(ds__trace_waiting *w) {
     w->fn = ds__tls.fn;
     w->site = ds__tls.site;
-    w->begin = ds__trace_now();
+    w->begin = ds__now_ns();
     w->reported = 0;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     w->next = ds__trace.waiting;
     ds__trace.waiting = w;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
-/* It returns. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
+/* Ends the wait of a blocking call. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
    is none, as most frees wait for nothing. */
 static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, uint64_t least,
                                 ds_result result) {
     ds__trace_record r = { .kind = DS__TRACE_BLOCKED,
                            .flags = ds__trace_flags(result),
-                           .begin = w->begin,
+                           .begin = ds__trace_time(w->begin),
                            .end = ds__trace_now(),
                            .cause = (uint32_t)cause };
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_waiting **p = &ds__trace.waiting;
     while (*p != w)
         p = &(*p)->next;
     *p = w->next;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     if (r.end - r.begin >= least)
         ds__trace_note(r, NULL, w->fn, w->site);
 }
@@ -85270,9 +85247,9 @@ static void ds__trace_stop(int b) {
     if (!last)
         return;
     ds__trace_release();
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_streams_deinit();
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     memset(&ds__trace.start, 0, sizeof ds__trace.start);
     ds__trace.starts = 0;
 }
@@ -85323,7 +85300,8 @@ static ds__layer ds__trace_layer = { .name = "trace",
 
 /* trace/api.h - the public functions of the layer.
 
-   Invariants: a call that is refused changes nothing.
+   Invariants: parameters are checked before anything changes. A start that fails later has discarded
+   the trace before.
    Locks: `control` while a trace starts or ends.
    Threads: any. */
 
@@ -85459,7 +85437,7 @@ DSDEF ds_result(ds_trace_get_stats)(ds_trace_stats *out) {
     if (!ds__trace.layer)
         return ds__trace_is_off();
     ds__mutex_lock(&ds__trace.file_lock);
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     const ds__trace_output *o = &ds__trace.output;
     out->operations = ds__trace.operations;
     out->untimed = ds__trace.untimed;
@@ -85468,7 +85446,7 @@ DSDEF ds_result(ds_trace_get_stats)(ds_trace_stats *out) {
     out->dropped = ds__trace.dropped + o->lost;
     out->written = o->at.record - o->lost;
     out->bytes = o->bytes;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__mutex_unlock(&ds__trace.file_lock);
     return DS_OK;
 }

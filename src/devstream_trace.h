@@ -43,8 +43,8 @@
    - Without ds_shutdown, the file ends with the last flush, at most a tenth of a second before the
      end of the process.
 
-   Known gaps: on CUDA, nodes of graphs have no records, and operations of other libraries are not
-   seen. */
+   Known gaps: on CUDA, nodes of graphs have records only with the option "cupti". Operations of
+   other libraries are not seen. */
 #include "devstream.h"
 
 #ifndef DEVSTREAM_TRACE_H_INCLUDED

@@ -113,10 +113,11 @@ typedef struct ds_activity_desc {
 
 /** Starts a recording of all operations that are enqueued from now on, on all devices. Nodes of
     graphs have no records, and operations that are captured have none. Errors:
-    DS_ERR_ILLEGAL_STATE: a recording runs already. DS_ERR_UNSUPPORTED: the CPU driver has a fabric
-    (its operations take virtual time). DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds
-    outside of the range. While the trace layer records (devstream_trace.h), both share buffers of
-    the greater capacity; the recording has the operations that are enqueued from its start on. */
+    DS_ERR_ILLEGAL_STATE: a recording runs already, or one starts or ends on another thread.
+    DS_ERR_UNSUPPORTED: the CPU driver has a fabric (its operations take virtual time).
+    DS_ERR_INVALID_VALUE: fn is NULL, a capacity or kinds outside of the range. While the
+    trace layer records (devstream_trace.h), both share buffers of the greater capacity; the
+    recording has the operations that are enqueued from its start on. */
 DSDEF DS_MUST_USE ds_result ds_activity_start(const ds_activity_desc *desc);
 
 /** Hands over the records of all operations that are complete, and returns when the callback has

@@ -11,10 +11,12 @@
 
 /* ---- the trace layer ------------------------------------------------------------------------- */
 
-/* The layer records each operation on a stream with its begin and end (api/activity.h has the rules
-   of times), the operation for which each wait waited, calls that block the host, blocks of the
-   allocator, collectives, ranges and marks, and on CPU devices the nodes of graph launches. It
-   keeps the last records in memory, and writes all of them to a file while the program runs.
+/* The layer keeps the last records in memory, and writes all of them to a file while the program
+   runs. It records
+   - each operation on a stream with its begin and end (api/activity.h has the rules of times), and
+     the operation for which each wait waited
+   - calls that block the host, blocks of the allocator, collectives, ranges and marks
+   - nodes of graph launches, on CPU devices and with CUPTI.
 
    The layer is on if "trace" is in DEVSTREAM_LAYERS or ds_init_desc.layers, or if DEVSTREAM_TRACE
    or ds_init_desc.trace is set. With options, a trace runs from the start of devstream to
@@ -27,7 +29,8 @@
                      that opens without a network; .json, for Perfetto and chrome://tracing;
                      .json.gz, the same compressed (DEVSTREAM_ZLIB); .txt, a summary at the end
        file=FILE     the same
-       ring=N        number of records that are kept in memory, 256 to 16777216; 131072 by default
+       ring=N        number of records that are kept in memory, 256 to 16777216, rounded up to a
+                     power of two; 131072 by default
        dump=FILE     file that ds_shutdown, a signal or a time-out writes from the ring
        timeout=MS    if a call waits longer on the host, the layer prints the operation at which
                      each stream stands, once for each call, and writes the dump
@@ -61,11 +64,12 @@ typedef struct ds_trace_stats {
 } ds_trace_stats;
 
 /** Starts a trace, with an empty ring and zeroed counters. A file of that name is replaced. Errors:
-    DS_ERR_ILLEGAL_STATE: the layer is off, or a trace runs. DS_ERR_INVALID_VALUE: a file cannot be
+    DS_ERR_ILLEGAL_STATE: the layer is off, a trace runs, or CUPTI is wanted and another tool uses
+    it in this process, which has one place for a tool. DS_ERR_INVALID_VALUE: a file cannot be
     written, or has an unknown ending, or a value is out of range. DS_ERR_UNSUPPORTED: .json.gz
     without DEVSTREAM_ZLIB, or the CPU driver has a fabric, or CUPTI is wanted and there is no CUDA
-    device or no libcupti of CUDA 11.8 or later. DS_ERR_ILLEGAL_STATE, too: another tool uses CUPTI
-    in this process, which has one place for a tool. DS_ERR_DRIVER: CUPTI refused. */
+    device or no libcupti of CUDA 11.8 or later. DS_ERR_DRIVER: CUPTI refused. After a
+    failure that is none of the parameters, the ring of the trace before is gone. */
 DSDEF DS_MUST_USE ds_result ds_trace_start(const ds_trace_desc *desc);
 
 /** Ends the trace: waits for the recorded operations (blocks), and completes the file. The ring can

@@ -164,6 +164,7 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     unsigned kinds = atomic_load_explicit(&ds__activity.kinds, memory_order_relaxed);
     ds_activity_kind kind = ds__activity_kind_of(op);
     out->correlation_id = 0;
+    ds__activity_tls.last = 0;
     if (kind == DS_ACTIVITY_NONE || !(kinds >> kind & 1))
         return 0;
     /* seq_cst: either the end of the recording sees the note, or this thread sees the end */

@@ -126,13 +126,12 @@ static void ds__activity_answer(uint32_t asked) {
     ds__futex_wake(&ds__activity_run.answered, INT_MAX);
 }
 
-/* Returns 1 if records should be handed over, as half of the buffer is used or the trace layer has
-   asked for it. */
+/* Returns 1 if half of the buffer is used. */
 static int ds__activity_is_half(void) {
     ds__spinlock_lock(&ds__activity.lock);
     int is_half = ds__activity.count >= atomic_load(&ds__activity.capacity) / 2;
     ds__spinlock_unlock(&ds__activity.lock);
-    return atomic_exchange(&ds__activity_run.urged, 0) || is_half;
+    return is_half;
 }
 
 /* Returns 1 if all notes that the end of a recording waits for were given back. */
@@ -174,7 +173,7 @@ static void ds__activity_client_end(int client) {
     ds__futex_wake(&ds__activity_run.ending, INT_MAX);
 }
 
-/* Tells the drivers whether somebody waits for records. */
+/* Tells the drivers whether a call waits for records. */
 static void ds__activity_hurry_set(uint32_t ending, uint32_t asked) {
     int waits = ending || asked != atomic_load(&ds__activity_run.answered);
     int hurry = waits ? DS__ACTIVITY_FLUSH : DS__ACTIVITY_CALM;
@@ -194,14 +193,15 @@ static void *ds__activity_main(void *unused) {
         /* read before the records: a note that is gone has written its record */
         int over = ending && ds__activity_is_over();
         ds__activity_hurry_set(ending, asked);
+        int urged = atomic_exchange(&ds__activity_run.urged, 0);
         int pending = ds__activity_collect();
         int due = ds__now_ns() - last >= DS__ACTIVITY_PERIOD_NS;
-        ds__activity_grow();
-        if (over || due || asked != atomic_load(&ds__activity_run.answered) ||
+        if (over || due || urged || asked != atomic_load(&ds__activity_run.answered) ||
             ds__activity_is_half()) {
             ds__activity_hand_over();
             last = ds__now_ns();
         }
+        ds__activity_grow();
         ds__activity_answer(asked);
         if (over)
             ds__activity_client_end((int)ending - 1);
@@ -309,11 +309,13 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
                             "activity is not recorded with a fabric, whose operations take "
                             "virtual time");
     int idle = 0;
-    if (atomic_load(&c->state) != DS__ACTIVITY_OFF)
-        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
     if (!atomic_compare_exchange_strong(&ds__activity_run.busy, &idle, 1))
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         "a recording starts or ends on another thread; try again afterwards");
+    if (atomic_load(&c->state) != DS__ACTIVITY_OFF) {
+        atomic_store(&ds__activity_run.busy, 0);
+        return ds__fail(DS_ERR_ILLEGAL_STATE, "a recording runs already; end it first");
+    }
     size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
     ds_result r = DS_OK;
     if (client == DS__ACTIVITY_TRACE)

@@ -162,8 +162,8 @@ static void ds__cpu_run_short_noted(ds__cpu_stream *s, const ds__op *note, const
 }
 
 /* Takes the note of the next operation. If that is a short launch, runs it at once and returns 1:
-   also the operation has passed. number: of the note. Nobody waits for the number of a note, so no
-   barrier is needed. */
+   also the operation has passed. number: of the note. No thread waits for the number of a note, so
+   no barrier is needed. */
 __attribute__((noinline)) static int ds__cpu_run_note(ds__cpu_stream *s, const ds__op *note,
                                                       uint64_t number, uint64_t *time) {
     const ds__op *op = (const ds__op *)(const void *)((const char *)note + DS__CPU_NOTE_BYTES);

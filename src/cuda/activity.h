@@ -262,7 +262,8 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
     return kept;
 }
 
-/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes those that do not any more. */
+/* Flushes CUPTI if pairs are pending and the last flush is old enough, and writes the pairs that
+   have their records then. */
 static ds__cuda_pair *ds__cuda_pairs_flush(ds__cuda_pair *list, ds__cuda_pair **out_last) {
     int hurry = atomic_load(&ds__activity.hurry);
     uint64_t now = ds__now_ns();

@@ -476,7 +476,8 @@ static ds_result ds__cupti_start(void) {
     return r;
 }
 
-/* Stops the collection, unless it is off. Operations that are listed keep the records that they have. */
+/* Stops the collection, unless it is off. Operations that are listed keep the records that they
+   have. */
 static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {

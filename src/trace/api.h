@@ -1,6 +1,7 @@
 /* trace/api.h - the public functions of the layer.
 
-   Invariants: a call that is refused changes nothing.
+   Invariants: parameters are checked before anything changes. A start that fails later has discarded
+   the trace before.
    Locks: `control` while a trace starts or ends.
    Threads: any. */
 #ifndef DS__TRACE_API_H
@@ -140,7 +141,7 @@ DSDEF ds_result(ds_trace_get_stats)(ds_trace_stats *out) {
     if (!ds__trace.layer)
         return ds__trace_is_off();
     ds__mutex_lock(&ds__trace.file_lock);
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     const ds__trace_output *o = &ds__trace.output;
     out->operations = ds__trace.operations;
     out->untimed = ds__trace.untimed;
@@ -149,7 +150,7 @@ DSDEF ds_result(ds_trace_get_stats)(ds_trace_stats *out) {
     out->dropped = ds__trace.dropped + o->lost;
     out->written = o->at.record - o->lost;
     out->bytes = o->bytes;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__mutex_unlock(&ds__trace.file_lock);
     return DS_OK;
 }

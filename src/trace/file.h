@@ -28,10 +28,10 @@ static void ds__trace_txt_end(ds__trace_output *o, uint64_t now) {
 }
 
 static const ds__trace_format ds__trace_formats[] = {
-    { ".html", 0, 0, ds__trace_html_begin, ds__trace_html_write, ds__trace_html_end },
-    { ".json", 0, 0, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
-    { ".json.gz", 1, 0, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
-    { ".txt", 0, 1, ds__trace_txt_begin, NULL, ds__trace_txt_end },
+    { ".html", 0, ds__trace_html_begin, ds__trace_html_write, ds__trace_html_end },
+    { ".json", 0, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
+    { ".json.gz", 1, ds__trace_json_begin, ds__trace_json_write, ds__trace_json_end },
+    { ".txt", 0, ds__trace_txt_begin, NULL, ds__trace_txt_end },
 };
 
 /* Finds the format by the ending of a path. Sets the error if there is none. */
@@ -83,7 +83,7 @@ static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
 static size_t ds__trace_ring_read(ds__trace_output *o, uint64_t upto) {
     size_t count = 0;
     while (count < DS__TRACE_CHUNK && o->at.record < upto) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         uint64_t oldest =
             ds__trace.head > ds__trace.ring_size ? ds__trace.head - ds__trace.ring_size : 0;
         if (o->at.record < oldest) {
@@ -93,17 +93,17 @@ static size_t ds__trace_ring_read(ds__trace_output *o, uint64_t upto) {
         for (size_t n = 0; n < DS__TRACE_SLICE && count < DS__TRACE_CHUNK && o->at.record < upto;
              n++)
             o->list[count++] = ds__trace.ring[o->at.record++ & (ds__trace.ring_size - 1)];
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     return count;
 }
 
 /* Writes the records that were added until now. */
 static void ds__trace_pump(ds__trace_output *o) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     uint64_t upto = ds__trace.head;
     uint64_t dropped = ds__trace.dropped;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     while (o->file && o->format->write && !o->failed && o->at.record < upto) {
         uint64_t lost = o->lost;
         size_t count = ds__trace_ring_read(o, upto);
@@ -148,11 +148,11 @@ static ds_result ds__trace_dump_write(const char *path) {
     ds__mutex_lock(&ds__trace.file_lock);
     ds_result r = ds__trace_output_open(o, path);
     if (r == DS_OK) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         o->dropped = ds__trace.dropped;
         if (ds__trace.head > ds__trace.ring_size)
             o->at.record = ds__trace.head - ds__trace.ring_size;
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
         ds__trace_pump(o);
         if (o->file)
             ds__trace_dump_standing(o);

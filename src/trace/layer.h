@@ -1,7 +1,7 @@
 /* trace/layer.h - the layer's driver tables.
 
-   Most of a trace comes from the recording of activity and from the observer. The table notes what
-   both do not tell: names of streams, how long calls block the host, and the end of the drivers.
+   Most of a trace comes from the recording of activity and from the observer. The table adds
+   names of streams, how long calls block the host, and the end of the drivers.
 
    Invariants: a call that blocks is in the list of ds__trace.waiting while it blocks.
    Locks: the wrapped entries call the driver without ds__trace.lock.
@@ -18,9 +18,9 @@ static void ds__trace_stream_named(int backend, void *stream, uint64_t handle) {
     ds__stream *s = ds__pin(&ds__g.streams, handle);
     if (!s)
         return;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_stream_name(handle, ds__trace_device(s->device), s->id, s->label);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__stream_unpin(s);
 }
 
@@ -28,29 +28,29 @@ static void ds__trace_stream_named(int backend, void *stream, uint64_t handle) {
 static void ds__trace_block_begin(ds__trace_waiting *w) {
     w->fn = ds__tls.fn;
     w->site = ds__tls.site;
-    w->begin = ds__trace_now();
+    w->begin = ds__now_ns();
     w->reported = 0;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     w->next = ds__trace.waiting;
     ds__trace.waiting = w;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
-/* It returns. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
+/* Ends the wait of a blocking call. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
    is none, as most frees wait for nothing. */
 static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, uint64_t least,
                                 ds_result result) {
     ds__trace_record r = { .kind = DS__TRACE_BLOCKED,
                            .flags = ds__trace_flags(result),
-                           .begin = w->begin,
+                           .begin = ds__trace_time(w->begin),
                            .end = ds__trace_now(),
                            .cause = (uint32_t)cause };
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_waiting **p = &ds__trace.waiting;
     while (*p != w)
         p = &(*p)->next;
     *p = w->next;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     if (r.end - r.begin >= least)
         ds__trace_note(r, NULL, w->fn, w->site);
 }
@@ -121,9 +121,9 @@ static void ds__trace_stop(int b) {
     if (!last)
         return;
     ds__trace_release();
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_streams_deinit();
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     memset(&ds__trace.start, 0, sizeof ds__trace.start);
     ds__trace.starts = 0;
 }

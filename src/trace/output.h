@@ -11,6 +11,7 @@
 #ifndef DS__TRACE_OUTPUT_H
 #define DS__TRACE_OUTPUT_H
 
+#include "../base/utf8.h"
 #include "../os/deflate.h"
 #include "record.h"
 
@@ -27,20 +28,20 @@ static size_t ds__trace_view_copy(void *to, size_t element, size_t have, size_t 
     return count;
 }
 
-/* Brings the copies of the tables up to date. Names of threads may come late, so they are copied
-   each time. */
+/* Brings the copies of the tables up to date. Streams and threads may get another name, so they are
+   copied each time. */
 static void ds__trace_view_update(void) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_view.texts =
         ds__trace_view_copy(&ds__trace_view.text, sizeof *ds__trace_view.text, ds__trace_view.texts,
                             &ds__trace_view.text_room, ds__trace.text, ds__trace.texts);
-    ds__trace_view.streams = ds__trace_view_copy(
-        &ds__trace_view.stream, sizeof *ds__trace_view.stream, ds__trace_view.streams,
-        &ds__trace_view.stream_room, ds__trace.stream, ds__trace.streams);
+    ds__trace_view.streams =
+        ds__trace_view_copy(&ds__trace_view.stream, sizeof *ds__trace_view.stream, 0,
+                            &ds__trace_view.stream_room, ds__trace.stream, ds__trace.streams);
     ds__trace_view.threads =
         ds__trace_view_copy(&ds__trace_view.thread, sizeof *ds__trace_view.thread, 0,
                             &ds__trace_view.thread_room, ds__trace.thread, ds__trace.threads);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 static void ds__trace_view_deinit(void) {
@@ -90,43 +91,13 @@ __attribute__((format(printf, 2, 3))) static void ds__trace_print(ds__trace_outp
     ds__trace_put(o, line, ds__text_length(n, sizeof line));
 }
 
-/* Returns the bytes that a character has by its first byte in UTF-8 (RFC 3629); 0: none. */
-static size_t ds__trace_utf8_size(unsigned char first) {
-    if (first < 0x80)
-        return 1;
-    if (first < 0xc2 || first > 0xf4)
-        return 0;
-    if (first < 0xe0)
-        return 2;
-    return first < 0xf0 ? 3 : 4;
-}
-
-/* Returns the bytes of the character at the beginning of a text; 0: it is none in UTF-8. */
-static size_t ds__trace_utf8(const unsigned char *t) {
-    /* the second byte has a narrower range after these first bytes */
-    static const struct {
-        unsigned char first, least, most;
-    } narrow[] = {
-        { 0xe0, 0xa0, 0xbf }, { 0xed, 0x80, 0x9f }, { 0xf0, 0x90, 0xbf }, { 0xf4, 0x80, 0x8f }
-    };
-
-    size_t n = ds__trace_utf8_size(*t);
-    for (size_t i = 1; i < n; i++)
-        if ((t[i] & 0xc0) != 0x80)
-            return 0;
-    for (size_t i = 0; i < sizeof narrow / sizeof narrow[0]; i++)
-        if (*t == narrow[i].first && (t[1] < narrow[i].least || t[1] > narrow[i].most))
-            return 0;
-    return n;
-}
-
 /* Writes a JSON string with its quotes. No "<" is in it, so that it may stand in a script of a
    page. Bytes that are no UTF-8 become "?". */
 static void ds__trace_put_string(ds__trace_output *o, const char *text) {
     const unsigned char *t = (const unsigned char *)text;
     ds__trace_put(o, "\"", 1);
     while (*t) {
-        size_t more = ds__trace_utf8(t);
+        size_t more = ds__utf8_length((const char *)t);
         if (*t == '"' || *t == '\\')
             ds__trace_print(o, "\\%c", *t);
         else if (*t < 32 || *t == '<' || *t == 127)
@@ -160,9 +131,12 @@ static void ds__trace_put_base64(ds__trace_output *o, const unsigned char *from,
 
 /* Writes bytes to the file. */
 static void ds__trace_output_write(ds__trace_output *o, const char *text, size_t size) {
-    if (!o->failed && size && fwrite(text, 1, size, o->file) != size)
+    if (o->failed || !size)
+        return;
+    if (fwrite(text, 1, size, o->file) == size)
+        o->bytes += size;
+    else
         o->failed = 1;
-    o->bytes += size;
 }
 
 /* Writes the collected text, so that it is in the file even if the process is killed. end: a
@@ -215,8 +189,10 @@ static int ds__trace_output_turn(ds__trace_output *o) {
     ds__trace_output_fclose(o);
     o->part++;
     snprintf(path, sizeof path, "%.*s-%d%s", (int)stem, o->path, o->part + 1, o->format->ending);
-    if (!ds__trace_output_fopen(o, path))
+    if (!ds__trace_output_fopen(o, path)) {
+        ds__log_warn("trace: the file %.200s: %s", path, strerror(errno));
         o->failed = 1;
+    }
     return !o->failed;
 }
 

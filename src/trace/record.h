@@ -34,12 +34,9 @@ static const ds__trace_record *ds__trace_find(uint32_t id) {
     return r && r->id == id && r->kind < DS__TRACE_NODE ? r : NULL;
 }
 
-/* Returns 1 if the function was seen to run a collective. Names of functions are literals. */
+/* Returns 1 if a public function is a collective. */
 static int ds__trace_is_collective(const char *call) {
-    for (size_t i = 0; call && i < ds__trace.collectives; i++)
-        if (ds__trace.collective[i] == call)
-            return 1;
-    return 0;
+    return call && strncmp(call, "ds_comm_", 8) == 0;
 }
 
 /* Keeps a wait if it is one of the longest. */
@@ -115,9 +112,7 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
                                 ds__trace_device(a->device));
     if (is_node)
         r.flags |= DS__TRACE_OF_GRAPH;
-    if (!a->begin_ns && a->result == DS_OK)
-        ds__trace_untimed(&r);
-    if ((r.kind <= DS__TRACE_FILL) && ds__trace_is_collective(a->call)) {
+    if (r.kind <= DS__TRACE_FILL && ds__trace_is_collective(a->call)) {
         if (!r.name)
             r.name = ds__trace_text(ds__activity_kind_name(a->kind));
         r.kind = DS__TRACE_STEP;
@@ -127,6 +122,8 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
 
 static void ds__trace_take_one(const ds_activity *a) {
     ds__trace_record r = ds__trace_record_of(a);
+    if (!a->begin_ns && a->result == DS_OK)
+        ds__trace_untimed(&r);
     if (r.kind != DS__TRACE_NODE) {
         ds__trace.place[r.id & (ds__trace.ring_size - 1)] = ds__trace.head + 1;
         ds__trace.operations++;
@@ -139,22 +136,22 @@ static void ds__trace_take_one(const ds_activity *a) {
 static void ds__trace_take(const ds_activity_batch *batch) {
     size_t i = 0;
     while (i < batch->count) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         for (size_t n = 0; n < DS__TRACE_SLICE && i < batch->count; n++, i++)
             ds__trace_take_one(&batch->records[i]);
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     if (batch->dropped) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         ds__trace.dropped += batch->dropped;
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
 }
 
 /* Takes a record of the calling thread, if a trace runs. The record has no texts yet; `name` is
    NULL or the text of the record. fn: the call, or the hazard of a race. */
 static void ds__trace_note(ds__trace_record r, const char *name, const char *fn, ds_site site) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed)) {
         uint32_t thread = ds__trace_thread_of();
         if (r.kind < DS__TRACE_ALLOC)
@@ -168,7 +165,7 @@ static void ds__trace_note(ds__trace_record r, const char *name, const char *fn,
         r.line = site.file ? (uint32_t)site.line : 0;
         ds__trace_add(&r);
     }
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 #endif

@@ -53,15 +53,15 @@ static int ds__trace_waiting_check(void) {
     uint64_t limit = ds__trace.desc.timeout_ns;
     for (int found = limit != 0; found;) {
         ds__trace_waiting one = { .fn = NULL };
-        uint64_t now = ds__trace_now();
+        uint64_t now = ds__now_ns();
         found = 0;
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         for (ds__trace_waiting *w = ds__trace.waiting; w && !found; w = w->next)
             if (!w->reported && now - w->begin >= limit) {
                 w->reported = found = 1;
                 one = *w;
             }
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
         if (found)
             ds__trace_report(one.fn ? one.fn : "a call", one.site, now - one.begin);
         reported |= found;
@@ -88,14 +88,14 @@ static void ds__trace_release(void) {
     ds__trace_output_fclose(&ds__trace.output);
     ds__trace_output_deinit(&ds__trace.output);
     ds__trace_view_deinit();
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_record *ring = ds__trace.ring;
     uint64_t *place = ds__trace.place;
     ds__trace.ring = NULL;
     ds__trace.place = NULL;
     ds__trace.head = ds__trace.ring_size = 0;
     ds__trace_tables_deinit();
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__mutex_unlock(&ds__trace.file_lock);
     ds__host_free(ring);
     ds__host_free(place);
@@ -109,19 +109,19 @@ static ds_result ds__trace_prepare(const ds_trace_desc *desc) {
         size *= 2;
     ds__trace_record *ring = ds__host_alloc(size * sizeof *ring);
     uint64_t *place = ds__host_alloc(size * sizeof *place);
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     int ready = ring && place && ds__trace_tables_init();
     ds__trace.ring = ring;
     ds__trace.place = place;
     ds__trace.ring_size = size;
     ds__trace.dropped = ds__trace.operations = ds__trace.untimed = 0;
-    ds__trace.waits = ds__trace.collectives = 0;
+    ds__trace.waits = 0;
     ds__trace.end_ns = 0;
     memset(ds__trace.open, 0, sizeof ds__trace.open);
     ds__trace.zero_ns = ds__now_ns();
     ds__trace.unix_ns = (uint64_t)ds__os_wall_ns();
     atomic_fetch_add(&ds__trace.epoch, 1);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     return ready ? DS_OK
                  : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a ring of %zu records", size);
 }
@@ -180,10 +180,10 @@ static ds_result ds__trace_begin(const ds_trace_desc *desc) {
 /* Completes the file of a trace whose recording has ended. */
 static void ds__trace_complete(void) {
     ds__mutex_lock(&ds__trace.file_lock);
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     atomic_store(&ds__trace.on, 0);
     ds__trace.end_ns = ds__trace_now();
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     ds__trace_signal_end();
     ds__trace_pump(&ds__trace.output);
     ds__trace_output_close(&ds__trace.output, ds__trace.end_ns);

@@ -22,28 +22,25 @@ static void ds__trace_seen_block(const ds__seen *seen, int kind) {
                            .amount = seen->bytes };
     r.end = r.begin;
     if (seen->stream.id) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
             r.row = ds__trace_stream_of(seen->stream.id, 0, r.dst ? r.dst - 1u : 0);
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     ds__trace_note(r, seen->label, seen->fn, seen->site);
 }
 
 /* A collective or a fill begins. */
-static void ds__trace_seen_begin(const ds__seen *seen) {
-    ds__spinlock_lock(&ds__trace.lock);
+static void ds__trace_seen_begin(void) {
+    ds__mutex_lock(&ds__trace.lock);
     (void)ds__trace_thread_of();
     if (ds__trace_tls.depth < 8)
         ds__trace_tls.begin[ds__trace_tls.depth] = ds__trace_now();
     ds__trace_tls.depth++;
-    if (strncmp(seen->fn ? seen->fn : "", "ds_rng_", 7) != 0 &&
-        ds__trace.collectives < DS__TRACE_COLLECTIVES && !ds__trace_is_collective(seen->fn))
-        ds__trace.collective[ds__trace.collectives++] = seen->fn;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
-/* It is enqueued, or done. */
+/* A collective or a fill was enqueued or is complete. */
 static void ds__trace_seen_end(const ds__seen *seen) {
     ds__trace_record r = { .kind = DS__TRACE_CALL,
                            .flags = ds__trace_flags(seen->result),
@@ -77,7 +74,7 @@ static void ds__trace_range_pop(const ds_range_event *e, ds_site site) {
 }
 
 static void ds__trace_range_push(const ds_range_event *e) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     (void)ds__trace_thread_of();
     unsigned n = ds__trace_tls.ranges;
     if (n == DS__TRACE_NESTED) { /* forgets the outermost one */
@@ -89,7 +86,7 @@ static void ds__trace_range_push(const ds_range_event *e) {
     ds__trace_tls.range[n].domain = e->domain.id;
     ds__trace_tls.range[n].name = ds__trace_text(e->text);
     ds__trace_tls.ranges = n + 1;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 /* A range of ds_range_start begins or ends. */
@@ -97,7 +94,7 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
     ds__trace_record r = { .kind = DS__TRACE_RANGE, .end = ds__trace_time(e->time_ns) };
     uint64_t wanted = e->kind == DS_RANGE_START ? 0 : e->id;
     size_t i = 0;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     while (i < DS__TRACE_OPEN_RANGES && ds__trace.open[i].id != wanted)
         i++;
     int found = i < DS__TRACE_OPEN_RANGES;
@@ -110,7 +107,7 @@ static void ds__trace_range_open(const ds_range_event *e, ds_site site) {
         r.name = ds__trace.open[i].name;
         ds__trace.open[i].id = 0;
     }
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     if (found && e->kind == DS_RANGE_END)
         ds__trace_note(r, NULL, "ds_range_start", site);
 }
@@ -124,17 +121,17 @@ static void ds__trace_seen_race(const ds__seen *seen) {
                            .cause = (uint32_t)seen->before };
     r.end = r.begin;
     if (seen->stream.id) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         if (atomic_load_explicit(&ds__trace.on, memory_order_relaxed))
             r.row = ds__trace_stream_of(seen->stream.id, 0, 0);
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     ds__trace_note(r, seen->label, seen->hazard, seen->site);
 }
 
 /* A stream or the calling thread gets a label; also while no trace runs. */
 static void ds__trace_seen_label(const ds_range_event *e, int on) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     for (size_t i = 0; e->kind == DS_RANGE_STREAM_LABEL && i < ds__trace.streams; i++) {
         ds__trace_stream *s = &ds__trace.stream[i];
         if (s->number != e->id || s->lane)
@@ -147,7 +144,7 @@ static void ds__trace_seen_label(const ds_range_event *e, int on) {
         if (thread != DS__TRACE_NONE)
             ds__trace.thread[thread].name = ds__trace_text(e->text);
     }
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
 }
 
 static void ds__trace_seen_range(const ds_range_event *e, int on) {
@@ -192,7 +189,7 @@ static void ds__trace_seen(const ds__seen *seen) {
         ds__trace_seen_race(seen);
         break;
     case DS__SEEN_BEGIN:
-        ds__trace_seen_begin(seen);
+        ds__trace_seen_begin();
         break;
     case DS__SEEN_END:
         ds__trace_seen_end(seen);

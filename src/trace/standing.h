@@ -1,7 +1,7 @@
 /* trace/standing.h - where streams stand.
 
    Asks the drivers for the operation at which each stream with pending work stands
-   (ds__trace_standing_list), writes the list as text, and reports calls that block too long.
+   (ds__trace_standing_list), and writes the list as text.
 
    Invariants: the list is of one moment for each stream, not for all streams at once.
    Locks: ds__trace.file_lock is held; ds__trace.lock is taken.
@@ -24,9 +24,9 @@ static size_t ds__trace_standing_list(ds__activity_standing *list) {
 
 /* Makes a record of an operation that is not complete. */
 static ds__trace_record ds__trace_standing_record(const ds__activity_standing *s) {
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     ds__trace_record r = ds__trace_record_of(&s->record);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     r.end = ds__trace_now();
     if (!s->record.begin_ns)
         r.begin = r.end;
@@ -51,9 +51,9 @@ static void ds__trace_standing_write(ds__trace_output *o) {
         if (list[i].record.begin_ns)
             ds__trace_print(o, ", since %.3f ms", (double)(r.end - r.begin) / 1e6);
         if (list[i].on) {
-            ds__spinlock_lock(&ds__trace.lock);
+            ds__mutex_lock(&ds__trace.lock);
             uint32_t row = ds__trace_stream_of(list[i].on, 0, 0);
-            ds__spinlock_unlock(&ds__trace.lock);
+            ds__mutex_unlock(&ds__trace.lock);
             ds__trace_view_update();
             ds__trace_print(o, ", and waits for ");
             ds__trace_put_stream(o, row);

@@ -1,7 +1,7 @@
 /* trace/summary.h - summaries in text.
 
    Writes the sums of streams, how long operations ran at once, and the longest waits
-   (ds__trace_summary_write), and the operations at which streams stand (ds__trace_standing_write).
+   (ds__trace_summary_write).
 
    Policy: the sums of streams and the longest waits are of the whole trace; the overlap is of the
    ring. Nodes of graphs count as their launch. Waits and records of events are not busy time.
@@ -48,13 +48,13 @@ static int ds__trace_is_busy(const ds__trace_record *r) {
    caller frees the list. */
 static ds__trace_turn *ds__trace_turns(size_t *out_count) {
     size_t count = 0;
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     uint64_t to = ds__trace.head;
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     uint64_t from = to > ds__trace.ring_size ? to - ds__trace.ring_size : 0;
     ds__trace_turn *list = ds__host_alloc((size_t)(to - from) * 2 * sizeof *list + 1);
     while (list && from < to) {
-        ds__spinlock_lock(&ds__trace.lock);
+        ds__mutex_lock(&ds__trace.lock);
         for (size_t n = 0; n < DS__TRACE_SLICE && from < to; n++, from++) {
             const ds__trace_record *r = ds__trace_get(from);
             if (!r || !ds__trace_is_busy(r) || r->end <= r->begin)
@@ -63,7 +63,7 @@ static ds__trace_turn *ds__trace_turns(size_t *out_count) {
             list[count++] = (ds__trace_turn){ r->begin, 1, moves };
             list[count++] = (ds__trace_turn){ r->end, -1, moves };
         }
-        ds__spinlock_unlock(&ds__trace.lock);
+        ds__mutex_unlock(&ds__trace.lock);
     }
     *out_count = count;
     return list;
@@ -185,14 +185,13 @@ static void ds__trace_summary_write(ds__trace_output *o) {
     uint64_t first = UINT64_MAX;
     uint64_t last = 0;
     ds__trace_overlap overlap = ds__trace_overlap_get();
-    ds__trace_view.streams = 0; /* the sums have changed */
     ds__trace_view_update();
-    ds__spinlock_lock(&ds__trace.lock);
+    ds__mutex_lock(&ds__trace.lock);
     size_t waits = ds__trace.waits;
     uint64_t operations = ds__trace.operations;
     uint64_t dropped = ds__trace.dropped;
     memcpy(longest, ds__trace.longest, waits * sizeof *longest);
-    ds__spinlock_unlock(&ds__trace.lock);
+    ds__mutex_unlock(&ds__trace.lock);
     for (size_t i = 0; i < ds__trace_view.streams; i++) {
         const ds__trace_stream *s = &ds__trace_view.stream[i];
         if (s->operations && s->first < first)

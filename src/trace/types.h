@@ -69,7 +69,6 @@ enum {
     DS__TRACE_CACHE = 256, /* texts that are found by their address */
     DS__TRACE_NESTED = 32, /* pushed ranges of a thread that have records */
     DS__TRACE_OPEN_RANGES = 256,
-    DS__TRACE_COLLECTIVES = 32, /* public functions with steps */
     DS__TRACE_LONGEST = 10,
     DS__TRACE_BLOCKED_NS = 1000, /* the shortest wait before a free that has a record */
     DS__TRACE_DEPTH = 256,       /* the greatest length of a queue in the counters of a JSON file */
@@ -157,7 +156,6 @@ struct ds__trace_output;
 typedef struct ds__trace_format {
     const char *ending;
     int compressed;
-    int at_end; /* 1: only `end` writes */
     void (*begin)(struct ds__trace_output *o);
     void (*write)(struct ds__trace_output *o, const ds__trace_record *list, size_t count,
                   uint64_t dropped);
@@ -198,7 +196,7 @@ static struct {
     char dump[DS__TRACE_PATH];
     ds__mutex control;
     ds__mutex file_lock;
-    ds__spinlock lock;
+    ds__mutex lock;
     uint64_t zero_ns;       /* the host's clock at time 0 */
     uint64_t unix_ns;       /* the same as Unix time */
     uint64_t end_ns;        /* of the trace that ran last */
@@ -236,8 +234,6 @@ static struct {
         uint32_t name;
     } open[DS__TRACE_OPEN_RANGES];
 
-    const char *collective[DS__TRACE_COLLECTIVES];
-    size_t collectives;
     ds__trace_wait longest[DS__TRACE_LONGEST];
     size_t waits;
     /* where the operations with these ids are in the ring, and 1 */
@@ -248,7 +244,10 @@ static struct {
     struct ds__trace_waiting *waiting; /* calls that block now */
     const ds__driver *next[DS_BACKEND_COUNT];
     ds__driver table[DS_BACKEND_COUNT];
-} ds__trace = { .control = DS__MUTEX_INIT, .file_lock = DS__MUTEX_INIT, .part = DS__TRACE_PART };
+} ds__trace = { .control = DS__MUTEX_INIT,
+                .file_lock = DS__MUTEX_INIT,
+                .lock = DS__MUTEX_INIT,
+                .part = DS__TRACE_PART };
 
 /* Copies of the tables, for writers. Texts are not freed before the next trace. */
 static struct {
@@ -283,7 +282,7 @@ typedef struct ds__trace_waiting {
     struct ds__trace_waiting *next;
     const char *fn;
     ds_site site;
-    uint64_t begin;
+    uint64_t begin; /* of the host's clock */
     int reported;
 } ds__trace_waiting;
 

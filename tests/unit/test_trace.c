@@ -561,13 +561,16 @@ static void test_a_cut_array_can_be_completed(void **state) {
 
     char *text = trace_read_all(path_of("cut.json"), &size);
     assert_non_null(text);
+    int cuts = 0;
     for (size_t i = 2; i < size; i++) /* after any event, without the comma */
         if (text[i] == '\n' && text[i - 1] == ',') {
             char kept = text[i - 1];
             text[i - 1] = ']';
             assert_int_equal(json_parse(text, i, &list), 0);
             text[i - 1] = kept;
+            cuts++;
         }
+    assert_true(cuts > 20);
 }
 
 static void test_a_long_file_has_parts(void **state) {
@@ -671,9 +674,16 @@ static void test_the_list_of_standing_streams_names_calls(void **state) {
     EACH_DEVICE(device) {
         char text[2000], want[200];
         gate g = { 0, 0 };
-        ds_stream s = stream_on(device, "slow");
+        ds_trace_stats stats;
+        ds_stream s = stream_on(device, "fast");
         ds_stream other = stream_on(device, "late");
         ok(ds_trace_start(NULL));
+        ok(ds_stream_launch_host_func(s, set_flag, &g.entered, NULL));
+        ok(ds_stream_synchronize(s));
+        ok(ds_trace_flush());
+        ok(ds_trace_dump(path_of("early.html"))); /* with the first name of the stream */
+        ok(ds_stream_set_label(s, "slow"));
+        atomic_store(&g.entered, 0);
         int line = __LINE__ + 1;
         ok(ds_stream_launch_host_func(s, gate_fn, &g, NULL));
         ok(ds_stream_wait_stream(other, s));
@@ -682,6 +692,8 @@ static void test_the_list_of_standing_streams_names_calls(void **state) {
         usleep(5000);
         ok(ds_trace_standing(text, sizeof text));
         ok(ds_trace_dump(path_of("standing.html")));
+        ok(ds_trace_get_stats(&stats));
+        assert_int_equal(stats.untimed, 0);
         atomic_store(&g.open, 1);
         ok(ds_stream_synchronize(other));
         ok(ds_trace_stop());
@@ -990,6 +1002,7 @@ static void test_a_file_of_a_full_disk_is_given_up(void **state) {
     ok(ds_trace_get_stats(&stats));
     ok(ds_trace_stop());
     assert_true(stats.operations >= 20);
+    assert_int_equal(stats.bytes, 0);
     assert_int_equal(ds_trace_dump(path_of("full.html")), DS_ERR_SYSTEM);
     ok(ds_shutdown());
 }

