@@ -3962,8 +3962,8 @@ static void ds__trace_block_begin(ds__trace_waiting *w) {
     ds__mutex_unlock(&ds__trace.lock);
 }
 
-/* Ends the wait of a blocking call. cause: the operation that it waited for; 0: none, or several. least: a shorter wait
-   is none, as most frees wait for nothing. */
+/* Ends the wait of a blocking call. cause: the operation that it waited for; 0: none, or several.
+   least: a shorter wait is none, as most frees wait for nothing. */
 static void ds__trace_block_end(const ds__trace_waiting *w, uint64_t cause, uint64_t least,
                                 ds_result result) {
     ds__trace_record r = { .kind = DS__TRACE_BLOCKED,
@@ -4100,8 +4100,8 @@ static ds__layer ds__trace_layer = { .name = "trace",
 
 /* trace/api.h - the public functions of the layer.
 
-   Invariants: parameters are checked before anything changes. A start that fails later has discarded
-   the trace before.
+   Invariants: parameters are checked before anything changes. A start that fails later has
+   discarded the trace before.
    Locks: `control` while a trace starts or ends.
    Threads: any. */
 

@@ -1,7 +1,7 @@
 /* trace/api.h - the public functions of the layer.
 
-   Invariants: parameters are checked before anything changes. A start that fails later has discarded
-   the trace before.
+   Invariants: parameters are checked before anything changes. A start that fails later has
+   discarded the trace before.
    Locks: `control` while a trace starts or ends.
    Threads: any. */
 #ifndef DS__TRACE_API_H
