@@ -18641,7 +18641,7 @@ static int ds__cpu_is_node(const ds__cpu_stream *s, const ds__op *op) {
 static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cpu_failure *f) {
     uint64_t stream = 0;
     uint64_t launch = ds__cpu_launch_id(s, &stream);
-    if (launch && s->note.begin_time) {
+    if (launch) {
         ds_activity a = ds__activity_record(op, &s->note, DS_DEVICE_CPU);
         if (!a.name)
             a.name = ds__activity_kind_name(a.kind);
@@ -18654,7 +18654,6 @@ static void ds__cpu_node_write(ds__cpu_stream *s, const ds__op *op, const ds__cp
         a.cause_id = launch;
         ds__activity_write(&a, NULL);
     }
-    s->note.begin_time = 0;
 }
 
 /* Writes the record of a short launch in place. Each member is set, since clearing the whole record
@@ -18740,6 +18739,7 @@ __attribute__((noinline)) static void ds__cpu_noted_end(ds__cpu_stream *s, const
         ds__cpu_note_write(s, op, &s->note, ds__cpu_failed(s, number));
     else if (s->note.begin_time)
         ds__cpu_node_write(s, op, ds__cpu_failed(s, number));
+    s->note.begin_time = 0; /* the next operation may have no note */
     if (s->virt) {
         (void)ds__cpu_values_look(s->virt->time);
         ds__cpu_virtual_pass(s);

@@ -408,6 +408,38 @@ static void test_wrong_uses_of_recordings_are_refused(void **state) {
     assert_string_equal(ds_activity_kind_get_name((ds_activity_kind)99), "unknown");
 }
 
+/* An operation without a record may follow one that has a record. */
+static void test_only_the_chosen_kinds_have_records(void **state) {
+    enum { SIZE = 1 << 20 };
+
+    const ds_activity *a[4];
+    void *p;
+    ds_event shared;
+    (void)state;
+    harness_restart(NULL); /* the object of the stream never ran a launch */
+    harness_warm_up();
+    ds_stream s = harness_stream(0, 0);
+    uint64_t *h = word(1);
+    ok(ds_device_alloc(harness_device(0), SIZE, &p));
+    ok(ds_event_create(DS_EVENT_INTERPROCESS, NULL, &shared));
+    ok(ds_stream_synchronize(s));
+
+    start_with((ds_activity_desc){ .kinds = 1u << DS_ACTIVITY_FILL });
+    for (int i = 0; i < 2; i++) {
+        ok(ds_fill(p, 1, 1, SIZE, s));
+        ok(ds_event_record(shared, s));
+        fold(s, h, 1);
+    }
+    ok(ds_activity_stop());
+
+    assert_int_equal(records_of(s, a, 4), 2);
+    assert_int_equal(a[0]->kind, DS_ACTIVITY_FILL);
+    assert_int_equal(a[1]->kind, DS_ACTIVITY_FILL);
+    expect_order();
+    ok(ds_event_destroy(shared));
+    ok(ds_device_free(p));
+}
+
 static void test_the_shutdown_ends_a_recording(void **state) {
     const ds_activity *a[8];
     payload p = { 0 };
@@ -562,6 +594,7 @@ const struct CMUnitTest tests_activity[] = {
     DS_TEST(test_nodes_and_captured_operations_have_no_record, "activity"),
     DS_TEST(test_the_callback_must_not_call_devstream, "activity"),
     DS_TEST(test_wrong_uses_of_recordings_are_refused, "activity"),
+    DS_TEST(test_only_the_chosen_kinds_have_records, "activity"),
     DS_TEST(test_the_shutdown_ends_a_recording, "activity"),
     DS_TEST(test_records_of_streams_that_wait_for_each_other, "activity"),
     DS_TEST_CPU(test_operations_that_fail_are_marked, "activity"),
