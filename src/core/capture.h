@@ -220,12 +220,16 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
     if (r < 0)
         return r;
+    uint32_t epoch = ds__g.epoch;
     ds__tls.code = DS_OK;
     r = fn(stream, user);
     ds__kept_error reason;
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
+    if (ds__g.epoch != epoch)
+        return ds__fail(DS_ERR_INVALID_HANDLE,
+                        "the captured function called ds_shutdown, which ended the capture");
     /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);

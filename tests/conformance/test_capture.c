@@ -2708,6 +2708,30 @@ static void test_a_function_that_fails_leaves_the_stream_as_it_was(void **state)
     ok(ds_stream_destroy(other));
 }
 
+/* Ends devstream, and starts it again if the program wants that. */
+static ds_result shut_down(ds_stream s, void *restarts) {
+    (void)s;
+    ds_result r = ds_shutdown(); /* it reports the capture on the GPU driver */
+    if (*(int *)restarts)
+        ok(ds_device_synchronize(harness_device(0)));
+    return r < 0 && r != DS_ERR_CAPTURE_UNSUPPORTED ? r : DS_OK;
+}
+
+static void test_a_captured_function_may_shut_devstream_down(void **state) {
+    (void)state;
+    for (int restarts = 0; restarts < 2; restarts++) {
+        harness_restart(NULL);
+        ds_graph g = { 7 };
+        ds_stream s = made(0);
+        refused(ds_capture_function(s, shut_down, &restarts, &g), DS_ERR_INVALID_HANDLE);
+        expect_in(ds_error_get_last(), "the captured function called ds_shutdown",
+                  "ds_capture_function");
+        assert_int_equal(g.id, 0);
+        assert_int_equal(ds_is_initialized(), restarts);
+    }
+    harness_restart(NULL);
+}
+
 static void test_a_function_is_not_called_where_no_capture_can_begin(void **state) {
     job j = { .what = JOB_FOLDS, .h = word(1) };
     cap c = { 0 };
@@ -3361,6 +3385,7 @@ const struct CMUnitTest tests_capture[] = {
     DS_TEST(test_a_function_is_captured, "capture"),
     DS_TEST(test_a_function_that_fails_leaves_the_stream_as_it_was, "capture"),
     DS_TEST(test_a_function_is_not_called_where_no_capture_can_begin, "capture"),
+    DS_TEST(test_a_captured_function_may_shut_devstream_down, "capture"),
     DS_TEST(test_any_number_of_captures_may_be_open, "peers b.4"),
     DS_TEST(test_threads_capture_and_launch_at_once, "peers b.4 P15"),
     DS_TEST(test_a_captured_launch_has_what_was_set_and_switched_off, "peers b.7"),
