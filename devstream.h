@@ -5997,7 +5997,7 @@ typedef struct ds__kernel {
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
-    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet */
+    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet, or `ours` */
     _Atomic(const char *) recorded_name;
 } ds__kernel;
 
@@ -7092,6 +7092,8 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     const char *name = atomic_load_explicit(&k->recorded_name, memory_order_acquire);
     if (DS__LIKELY(name != NULL))
         return name;
+    if (k->ours) /* a literal; the kernel outlives ds_shutdown, which frees the copies */
+        return k->name;
     size_t size = strlen(k->name) + 1;
     ds__activity_text *text = ds__host_alloc(sizeof *text + size);
     if (!text)
@@ -37704,12 +37706,16 @@ DSDEF ds_result(ds_capture_function)(ds_stream stream, ds_capture_fn fn, void *u
     ds_result r = ds__capture_begin(stream, DS_CAPTURE_THREAD_LOCAL);
     if (r < 0)
         return r;
+    uint32_t epoch = ds__g.epoch;
     ds__tls.code = DS_OK;
     r = fn(stream, user);
     ds__kept_error reason;
     ds_graph graph = { 0 };
     ds__tls.fn = "ds_capture_function";
     ds__tls.site = site;
+    if (ds__g.epoch != epoch)
+        return ds__fail(DS_ERR_INVALID_HANDLE,
+                        "the captured function called ds_shutdown, which ended the capture");
     /* otherwise the sentence of the call that failed in the function stays */
     if (r < 0 && ds__tls.code != r)
         r = ds__fail(r, "the captured function returned %s (%d)", (ds_result_get_name)(r), (int)r);

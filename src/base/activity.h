@@ -209,6 +209,8 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     const char *name = atomic_load_explicit(&k->recorded_name, memory_order_acquire);
     if (DS__LIKELY(name != NULL))
         return name;
+    if (k->ours) /* a literal; the kernel outlives ds_shutdown, which frees the copies */
+        return k->name;
     size_t size = strlen(k->name) + 1;
     ds__activity_text *text = ds__host_alloc(sizeof *text + size);
     if (!text)

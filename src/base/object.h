@@ -100,7 +100,7 @@ typedef struct ds__kernel {
     /* threads that launch read the members above; workers write those below */
     char pad[64];
     _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
-    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet */
+    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet, or `ours` */
     _Atomic(const char *) recorded_name;
 } ds__kernel;
 

@@ -8,6 +8,7 @@
    FUZZ_API_TRACE=1: each call is written to standard error with its result. FUZZ_API_TABLE=FILE: at
    exit, the number of calls and of failures of each function are written there. */
 #include "api.h"
+#include <sanitizer/asan_interface.h>
 #include <stdarg.h>
 #include <unistd.h>
 
@@ -266,22 +267,52 @@ int may_capture(ds_stream stream) {
 
 /* ---- initialisation and shutdown ---- */
 
-static _Atomic long bookkeeping; /* blocks of the library's own memory */
+/* A block of the library's own memory. */
+typedef union block {
+    struct {
+        union block *next, *prev;
+    };
+
+    max_align_t bytes[2];
+} block;
+
+static block blocks = { .next = &blocks, .prev = &blocks };
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static int cuda_there;
 
-static void *count_alloc(size_t size, void *user) {
-    void *p = malloc(size);
+static void *keep_alloc(size_t size, void *user) {
+    block *b = size < SIZE_MAX - sizeof *b ? malloc(sizeof *b + size) : NULL;
     (void)user;
-    if (p)
-        bookkeeping++;
-    return p;
+    if (!b)
+        return NULL;
+    pthread_mutex_lock(&blocks_lock);
+    b->next = &blocks;
+    b->prev = blocks.prev;
+    b->prev->next = b->next->prev = b;
+    pthread_mutex_unlock(&blocks_lock);
+    return b + 1;
 }
 
-static void count_free(void *p, void *user) {
+static void keep_free(void *p, void *user) {
+    block *b = p;
     (void)user;
-    if (p)
-        bookkeeping--;
-    free(p);
+    if (!b--)
+        return;
+    pthread_mutex_lock(&blocks_lock);
+    b->prev->next = b->next;
+    b->next->prev = b->prev;
+    pthread_mutex_unlock(&blocks_lock);
+    free(b);
+}
+
+/* Fails if the library has not freed its own memory. Prints where the blocks were allocated. */
+static void expect_no_blocks(void) {
+    int left = 0;
+    for (block *b = blocks.next; b != &blocks; b = b->next, left++)
+        if (left < 3)
+            __asan_describe_address(b);
+    if (left)
+        die("%d blocks of the library's own memory are left", left);
 }
 
 /* A helper began a capture on its per-thread stream, which CUDA keeps open over ds_shutdown. */
@@ -331,7 +362,7 @@ static void start(void) {
     ds_cpu_desc cpu = { .devices = 2, .workers = 2, .memory_limit = 96u << 20 };
     ds_init_desc desc = { .cpu = &cpu, .log_fn = take_log };
     if (how & 1)
-        desc.allocator = (ds_allocator){ count_alloc, count_free, NULL };
+        desc.allocator = (ds_allocator){ keep_alloc, keep_free, NULL };
     if (how & 2)
         desc.flags = DS_INIT_PER_THREAD_DEFAULT_STREAM;
     if ((how & 12) == 12) {
@@ -353,7 +384,7 @@ static void start(void) {
     if (how == 0x50)
         desc.log_level = (ds_log_level)any_int();
     if (how == 0x60)
-        desc.allocator.alloc_fn = count_alloc;
+        desc.allocator.alloc_fn = keep_alloc;
     if (byte() < 64)
         desc.check = PICK(checks);
     if ((byte() & 3) == 0)
@@ -392,8 +423,8 @@ static void finish(void) {
     if (payloads_ended != payloads_given)
         die("%ld payloads were given, %ld have ended", payloads_given, payloads_ended);
     /* What CUDA has not ended in a tenth of a second is not freed. */
-    if (bookkeeping && !cuda_there)
-        die("%ld blocks of the library's own memory are left", bookkeeping);
+    if (!cuda_there)
+        expect_no_blocks();
     forget_steady();
     forget_tensors();
 }

@@ -933,6 +933,37 @@ static void test_collectives_have_steps(void **state) {
     assert_true(steps >= 4);
 }
 
+/* A kernel of the library outlives ds_shutdown, which frees the recorded names. */
+static void test_kernels_of_the_library_keep_their_names(void **state) {
+    (void)state;
+    for (int session = 0; session < 2; session++) {
+        static ds_cpu_desc cpu = { .devices = 3 };
+        ds_tensor *source, *to[2];
+        ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .trace = path_of("names.html") }));
+        for (int i = 0; i < 3; i++) {
+            ds_stream s = stream_on(ds_cpu(i), NULL);
+            ok(ds_tensor_alloc(ds_float32(), 1, (int64_t[]){ 1 << 20 }, s,
+                               i ? &to[i - 1] : &source));
+        }
+        ok(ds_comm_broadcast_into(source, (const ds_tensor *const *)to, 2, NULL));
+        for (int i = 0; i < 3; i++) {
+            ok(ds_device_synchronize(ds_cpu(i)));
+            ok(ds_tensor_free(i ? to[i - 1] : source));
+        }
+        ok(ds_shutdown());
+
+        trace_file t = read_trace(path_of("names.html"));
+        size_t steps = 0;
+        for (size_t i = 0; i < t.records; i++) {
+            if (t.record[i].kind == 10) {
+                steps++;
+                assert_string_equal(trace_text(&t, t.record[i].name), "copy to several devices");
+            }
+        }
+        assert_int_equal(steps, 1);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void test_wrong_options_are_refused(void **state) {
@@ -1042,6 +1073,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_races_of_the_check_layer_are_in_the_trace),
         cmocka_unit_test(test_the_exit_of_the_check_layer_completes_a_trace),
         cmocka_unit_test(test_collectives_have_steps),
+        cmocka_unit_test(test_kernels_of_the_library_keep_their_names),
         cmocka_unit_test(test_wrong_options_are_refused),
         cmocka_unit_test(test_without_the_layer_the_calls_are_refused),
         cmocka_unit_test(test_a_file_of_a_full_disk_is_given_up),
