@@ -78,7 +78,7 @@ endif
 # Examples that check themselves or run under the check layer: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
 RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race hello devices memory
-RUNS        := $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
+RUNS        := $(B)/run/expect $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 
 FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
@@ -202,8 +202,10 @@ else
 endif
 
 # TRACE_OPERATIONS=10000: so many operations in the largest trace. `tests/trace/page.py --measure` prints the time until they are drawn.
-trace-page: ## test the page of a trace in a headless browser (chromium); PART=keys: the tests with this in their name
-	@tests/trace/run.sh $(PART)
+TRACE_RUNS := $(foreach driver,cpu $(if $(CUDA_HOME),standin),$(addprefix $(B)/run/$(driver)/,pipeline demo graph))
+trace-page: ## test the page of a trace in a headless browser (chromium), and traces of examples in Perfetto; PART=keys: the tests of the page with this in their name
+	$(SUBMAKE) -j$(JOBS) $(TRACE_RUNS)
+	@tests/trace/run.sh $(B)/run $(PART)
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
@@ -516,6 +518,9 @@ $(B)/fault/objects/%.o: tests/fault/%.c $(B)/flags
 $(B)/fault/%: $(B)/fault/objects/%.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
+$(B)/run/expect: tests/trace/expect.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $< -o $@
 $(B)/run/%.o: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) $(QUICK) -std=c11 $(LINKED) -c $< -o $@

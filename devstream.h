@@ -6964,9 +6964,6 @@ static struct {
     size_t count;             /* its records */
     ds_activity *buffer[2];
     _Atomic size_t capacity;
-    /* operations for which a wait was enqueued, by the lower bits of their id; NULL: not noted */
-    _Atomic(_Atomic uint32_t *) awaited;
-    uint32_t awaited_mask;
     uint64_t ended;           /* notes that were given back */
     uint64_t mark;            /* the last note that the end of a recording waits for */
     uint64_t left;            /* notes up to `mark` that were not given back */
@@ -7026,21 +7023,6 @@ static inline void ds__activity_return(uint64_t number) {
         ds__activity.left--;
 }
 
-/* Notes the operation for which a wait waits. */
-static inline uint64_t ds__activity_await(uint64_t cause) {
-    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
-    if (cause && awaited)
-        atomic_store_explicit(&awaited[cause & ds__activity.awaited_mask], (uint32_t)cause,
-                              memory_order_relaxed);
-    return cause;
-}
-
-/* Returns 1 if a wait for the operation was enqueued, as far as that is still known. */
-DS__SEAM static int ds__activity_is_awaited(uint32_t id) {
-    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
-    return awaited && id && atomic_load(&awaited[id & ds__activity.awaited_mask]) == id;
-}
-
 /* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
    recording runs or the kind is not recorded. */
 DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note *out) {
@@ -7063,7 +7045,7 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     unsigned depth = ds__activity_tls.depth;
     ds__activity_tls.last = number;
     out->correlation_id = number;
-    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_await(ds__activity_tls.cause) : 0;
+    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_tls.cause : 0;
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;
@@ -31118,7 +31100,6 @@ enum {
     DS__ACTIVITY_LEAST = 16,
     DS__ACTIVITY_MOST = 1 << 24,
     DS__ACTIVITY_USUAL = 16384,
-    DS__ACTIVITY_AWAITED = 65536,       /* operations that are noted because waits wait for them */
     DS__ACTIVITY_PERIOD_NS = 100000000, /* between two batches, if there are few records */
     DS__ACTIVITY_POLL_NS = 1000000,     /* between two looks at pending operations of CUDA */
     DS__ACTIVITY_END_NS = 50000         /* the same, while a recording ends */
@@ -31371,16 +31352,6 @@ static void ds__activity_ask(void) {
         ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
 }
 
-/* Notes for which operations waits are enqueued from now on, for arrows. Without memory there are
-   none. */
-static void ds__activity_await_begin(void) {
-    if (atomic_load(&ds__activity.awaited))
-        return;
-    ds__activity.awaited_mask = DS__ACTIVITY_AWAITED - 1;
-    atomic_store(&ds__activity.awaited,
-                 (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
-}
-
 /* Lets the times of GPUs come from CUPTI (records 1), or from events again. */
 static ds_result ds__activity_source_set(int records) {
     const ds__driver *driver = ds__driver_of(ds_cuda(0));
@@ -31410,8 +31381,6 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
     }
     size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
     ds_result r = DS_OK;
-    if (client == DS__ACTIVITY_TRACE)
-        ds__activity_await_begin();
     if (records)
         r = ds__activity_source_set(1);
     if (r == DS_OK && !ds__activity_any()) {
@@ -31499,9 +31468,8 @@ static void ds__activity_shutdown(void) {
             DS_IGNORE(ds__activity_client_stop(i));
 }
 
-/* Frees what stays until shutdown: names of kernels, and the notes of awaited operations. */
+/* Frees the names of kernels, which stay until shutdown. */
 static void ds__activity_names_free(void) {
-    ds__host_free((void *)atomic_exchange(&ds__activity.awaited, NULL));
     while (ds__activity.names) {
         ds__activity_text *text = ds__activity.names;
         ds__activity.names = text->next;

@@ -466,6 +466,14 @@ typedef struct ds__trace_queue {
 
 struct ds__trace_output;
 
+/* JSON: where the arrow of a wait can begin or end. */
+typedef struct ds__trace_end {
+    uint32_t id;  /* of the operation */
+    unsigned pid; /* its track */
+    unsigned tid;
+    uint64_t time;
+} ds__trace_end;
+
 /* A format. begin writes the beginning of a file or part, write records that are now in `slice`,
    end the rest. All are called with file_lock. */
 typedef struct ds__trace_format {
@@ -497,7 +505,7 @@ typedef struct ds__trace_output {
     struct ds__trace_queue *queue; /* JSON: of the streams */
     size_t queues;
     size_t queue_room;
-    uint32_t *marked; /* JSON: ids of operations with the begin of an arrow, by id */
+    ds__trace_end *ends; /* JSON: of the last operations of the part, by the lower bits of the id */
     char path[DS__TRACE_PATH + 32];
 } ds__trace_output;
 
@@ -1201,7 +1209,7 @@ static int ds__trace_output_turn(ds__trace_output *o) {
 /* Frees an output after its file is closed. */
 static void ds__trace_output_deinit(ds__trace_output *o) {
     ds__host_free(o->text);
-    ds__host_free(o->marked);
+    ds__host_free(o->ends);
     ds__host_free(o->queue);
     ds__host_free(o->list);
     memset(o, 0, sizeof *o);
@@ -2672,16 +2680,17 @@ static void ds__trace_html_end(ds__trace_output *o, uint64_t now) {
 
    Writes an array of events in the format of Chrome's traces: a process for each device with a
    thread for each stream, and process 0 for the threads of the host. Waits stand on a track of
-   their own, because they overlap the operation before them in other views. The end of a wait has
-   an arrow from the operation that it waited for (flows of version 2, "bind_id").
+   their own, because they overlap the operation before them in other views. An arrow leads from the
+   operation that a wait waited for to the operation behind the wait (phases "s" and "f").
 
    Policy:
    1. Each event is one line that ends with a comma, after the first one. A viewer accepts an array
       that is cut off.
    2. A file has at most DS__TRACE_PART bytes of text: then another part begins, with its own names.
-   3. An arrow needs marks at both of its ends, but the operation is written before the wait is
-      complete. Operations for which a wait was enqueued are therefore noted (ds__activity.awaited),
-      and a wait has a mark only if that of the operation was written.
+   3. Perfetto turns an arrow round whose target begins before its source, as most waits do. So the
+      target is the next event of the stream, which "f" without "bp" means. "s" must lie in the
+      source, therefore it is a nanosecond before the end. Both are written with the wait, if the
+      source is in the same part.
 
    Invariants: times are microseconds with three decimals, relative to the start of the trace.
    Locks: ds__trace.file_lock is held.
@@ -2841,26 +2850,42 @@ static void ds__trace_json_args(ds__trace_output *o, const ds__trace_record *r) 
     ds__trace_print(o, "}}");
 }
 
-/* Writes the marks of arrows: at most one, of the end or of the begin. */
-static void ds__trace_json_arrow(ds__trace_output *o, const ds__trace_record *r) {
-    size_t mask = ds__trace.ring_size - 1;
-    if (!o->marked || r->kind == DS__TRACE_NODE)
-        return;
-    if (r->kind == DS__TRACE_WAIT && r->cause && o->marked[r->cause & mask] == r->cause) {
-        ds__trace_print(o, ",\"bind_id\":\"0x%x\",\"flow_in\":true", r->cause);
-    } else if (ds__activity_is_awaited(r->id)) {
-        ds__trace_print(o, ",\"bind_id\":\"0x%x\",\"flow_out\":true", r->id);
-        o->marked[r->id & mask] = r->id;
-    }
+/* Writes one end of the arrow of a wait. */
+static void ds__trace_json_mark(ds__trace_output *o, const char *phase, uint32_t id,
+                                const ds__trace_end *at) {
+    ds__trace_json_next(o);
+    ds__trace_print(
+        o, "{\"ph\":\"%s\",\"pid\":%u,\"tid\":%u,\"cat\":\"wait\",\"name\":\"wait\",\"id\":%u",
+        phase, at->pid, at->tid, id);
+    ds__trace_json_time(o, "ts", at->time);
+    ds__trace_print(o, "}");
 }
 
-/* Writes an operation, with the marks of arrows. */
+/* Writes the arrow of a wait on this track, if it has one. */
+static void ds__trace_json_arrow(ds__trace_output *o, const ds__trace_record *r, unsigned pid) {
+    const ds__trace_end *from = &o->ends[r->cause & (ds__trace.ring_size - 1)];
+    if (!r->cause || from->id != r->cause)
+        return;
+    ds__trace_json_mark(o, "s", r->id, from);
+    ds__trace_json_mark(o, "f", r->id,
+                        &(ds__trace_end){ .pid = pid,
+                                          .tid = ds__trace_json_tid(r->row),
+                                          .time = r->end > from->time ? r->end : from->time });
+}
+
+/* Writes an operation. */
 static void ds__trace_json_operation(ds__trace_output *o, const ds__trace_record *r) {
+    int waits = r->kind == DS__TRACE_WAIT;
     unsigned pid = r->row == DS__TRACE_NONE ? 0 : ds__trace_view.stream[r->row].device + 1;
-    unsigned tid = ds__trace_json_tid(r->row) + (r->kind == DS__TRACE_WAIT ? DS__TRACE_WAITS : 0);
+    unsigned tid = ds__trace_json_tid(r->row) + (waits ? DS__TRACE_WAITS : 0);
     ds__trace_json_head(o, r, "X", pid, tid);
-    ds__trace_json_arrow(o, r);
     ds__trace_json_args(o, r);
+    if (!o->ends || r->kind == DS__TRACE_NODE)
+        return;
+    if (waits)
+        ds__trace_json_arrow(o, r, pid);
+    o->ends[r->id & (ds__trace.ring_size - 1)] =
+        (ds__trace_end){ r->id, pid, tid, r->end > r->begin ? r->end - 1 : r->begin };
 }
 
 /* Writes the counter of pending operations of a stream. */
@@ -2959,10 +2984,10 @@ static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r)
 static void ds__trace_json_begin(ds__trace_output *o) {
     o->first = 1;
     o->at.streams = o->at.threads = o->at.devices = 0;
-    if (!o->marked)
-        o->marked = ds__host_alloc(ds__trace.ring_size * sizeof *o->marked);
-    if (o->marked)
-        memset(o->marked, 0, ds__trace.ring_size * sizeof *o->marked);
+    if (!o->ends)
+        o->ends = ds__host_alloc(ds__trace.ring_size * sizeof *o->ends);
+    if (o->ends)
+        memset(o->ends, 0, ds__trace.ring_size * sizeof *o->ends);
 }
 
 /* Ends the array. now: the end of the trace, 0: of a part. */

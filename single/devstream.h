@@ -11686,9 +11686,6 @@ static struct {
     size_t count;             /* its records */
     ds_activity *buffer[2];
     _Atomic size_t capacity;
-    /* operations for which a wait was enqueued, by the lower bits of their id; NULL: not noted */
-    _Atomic(_Atomic uint32_t *) awaited;
-    uint32_t awaited_mask;
     uint64_t ended;           /* notes that were given back */
     uint64_t mark;            /* the last note that the end of a recording waits for */
     uint64_t left;            /* notes up to `mark` that were not given back */
@@ -11748,21 +11745,6 @@ static inline void ds__activity_return(uint64_t number) {
         ds__activity.left--;
 }
 
-/* Notes the operation for which a wait waits. */
-static inline uint64_t ds__activity_await(uint64_t cause) {
-    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
-    if (cause && awaited)
-        atomic_store_explicit(&awaited[cause & ds__activity.awaited_mask], (uint32_t)cause,
-                              memory_order_relaxed);
-    return cause;
-}
-
-/* Returns 1 if a wait for the operation was enqueued, as far as that is still known. */
-DS__SEAM static int ds__activity_is_awaited(uint32_t id) {
-    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
-    return awaited && id && atomic_load(&awaited[id & ds__activity.awaited_mask]) == id;
-}
-
 /* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
    recording runs or the kind is not recorded. */
 DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note *out) {
@@ -11785,7 +11767,7 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     unsigned depth = ds__activity_tls.depth;
     ds__activity_tls.last = number;
     out->correlation_id = number;
-    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_await(ds__activity_tls.cause) : 0;
+    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_tls.cause : 0;
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;
@@ -35840,7 +35822,6 @@ enum {
     DS__ACTIVITY_LEAST = 16,
     DS__ACTIVITY_MOST = 1 << 24,
     DS__ACTIVITY_USUAL = 16384,
-    DS__ACTIVITY_AWAITED = 65536,       /* operations that are noted because waits wait for them */
     DS__ACTIVITY_PERIOD_NS = 100000000, /* between two batches, if there are few records */
     DS__ACTIVITY_POLL_NS = 1000000,     /* between two looks at pending operations of CUDA */
     DS__ACTIVITY_END_NS = 50000         /* the same, while a recording ends */
@@ -36093,16 +36074,6 @@ static void ds__activity_ask(void) {
         ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
 }
 
-/* Notes for which operations waits are enqueued from now on, for arrows. Without memory there are
-   none. */
-static void ds__activity_await_begin(void) {
-    if (atomic_load(&ds__activity.awaited))
-        return;
-    ds__activity.awaited_mask = DS__ACTIVITY_AWAITED - 1;
-    atomic_store(&ds__activity.awaited,
-                 (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
-}
-
 /* Lets the times of GPUs come from CUPTI (records 1), or from events again. */
 static ds_result ds__activity_source_set(int records) {
     const ds__driver *driver = ds__driver_of(ds_cuda(0));
@@ -36132,8 +36103,6 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
     }
     size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
     ds_result r = DS_OK;
-    if (client == DS__ACTIVITY_TRACE)
-        ds__activity_await_begin();
     if (records)
         r = ds__activity_source_set(1);
     if (r == DS_OK && !ds__activity_any()) {
@@ -36221,9 +36190,8 @@ static void ds__activity_shutdown(void) {
             DS_IGNORE(ds__activity_client_stop(i));
 }
 
-/* Frees what stays until shutdown: names of kernels, and the notes of awaited operations. */
+/* Frees the names of kernels, which stay until shutdown. */
 static void ds__activity_names_free(void) {
-    ds__host_free((void *)atomic_exchange(&ds__activity.awaited, NULL));
     while (ds__activity.names) {
         ds__activity_text *text = ds__activity.names;
         ds__activity.names = text->next;
@@ -81672,6 +81640,14 @@ typedef struct ds__trace_queue {
 
 struct ds__trace_output;
 
+/* JSON: where the arrow of a wait can begin or end. */
+typedef struct ds__trace_end {
+    uint32_t id;  /* of the operation */
+    unsigned pid; /* its track */
+    unsigned tid;
+    uint64_t time;
+} ds__trace_end;
+
 /* A format. begin writes the beginning of a file or part, write records that are now in `slice`,
    end the rest. All are called with file_lock. */
 typedef struct ds__trace_format {
@@ -81703,7 +81679,7 @@ typedef struct ds__trace_output {
     struct ds__trace_queue *queue; /* JSON: of the streams */
     size_t queues;
     size_t queue_room;
-    uint32_t *marked; /* JSON: ids of operations with the begin of an arrow, by id */
+    ds__trace_end *ends; /* JSON: of the last operations of the part, by the lower bits of the id */
     char path[DS__TRACE_PATH + 32];
 } ds__trace_output;
 
@@ -82407,7 +82383,7 @@ static int ds__trace_output_turn(ds__trace_output *o) {
 /* Frees an output after its file is closed. */
 static void ds__trace_output_deinit(ds__trace_output *o) {
     ds__host_free(o->text);
-    ds__host_free(o->marked);
+    ds__host_free(o->ends);
     ds__host_free(o->queue);
     ds__host_free(o->list);
     memset(o, 0, sizeof *o);
@@ -83878,16 +83854,17 @@ static void ds__trace_html_end(ds__trace_output *o, uint64_t now) {
 
    Writes an array of events in the format of Chrome's traces: a process for each device with a
    thread for each stream, and process 0 for the threads of the host. Waits stand on a track of
-   their own, because they overlap the operation before them in other views. The end of a wait has
-   an arrow from the operation that it waited for (flows of version 2, "bind_id").
+   their own, because they overlap the operation before them in other views. An arrow leads from the
+   operation that a wait waited for to the operation behind the wait (phases "s" and "f").
 
    Policy:
    1. Each event is one line that ends with a comma, after the first one. A viewer accepts an array
       that is cut off.
    2. A file has at most DS__TRACE_PART bytes of text: then another part begins, with its own names.
-   3. An arrow needs marks at both of its ends, but the operation is written before the wait is
-      complete. Operations for which a wait was enqueued are therefore noted (ds__activity.awaited),
-      and a wait has a mark only if that of the operation was written.
+   3. Perfetto turns an arrow round whose target begins before its source, as most waits do. So the
+      target is the next event of the stream, which "f" without "bp" means. "s" must lie in the
+      source, therefore it is a nanosecond before the end. Both are written with the wait, if the
+      source is in the same part.
 
    Invariants: times are microseconds with three decimals, relative to the start of the trace.
    Locks: ds__trace.file_lock is held.
@@ -84047,26 +84024,42 @@ static void ds__trace_json_args(ds__trace_output *o, const ds__trace_record *r) 
     ds__trace_print(o, "}}");
 }
 
-/* Writes the marks of arrows: at most one, of the end or of the begin. */
-static void ds__trace_json_arrow(ds__trace_output *o, const ds__trace_record *r) {
-    size_t mask = ds__trace.ring_size - 1;
-    if (!o->marked || r->kind == DS__TRACE_NODE)
-        return;
-    if (r->kind == DS__TRACE_WAIT && r->cause && o->marked[r->cause & mask] == r->cause) {
-        ds__trace_print(o, ",\"bind_id\":\"0x%x\",\"flow_in\":true", r->cause);
-    } else if (ds__activity_is_awaited(r->id)) {
-        ds__trace_print(o, ",\"bind_id\":\"0x%x\",\"flow_out\":true", r->id);
-        o->marked[r->id & mask] = r->id;
-    }
+/* Writes one end of the arrow of a wait. */
+static void ds__trace_json_mark(ds__trace_output *o, const char *phase, uint32_t id,
+                                const ds__trace_end *at) {
+    ds__trace_json_next(o);
+    ds__trace_print(
+        o, "{\"ph\":\"%s\",\"pid\":%u,\"tid\":%u,\"cat\":\"wait\",\"name\":\"wait\",\"id\":%u",
+        phase, at->pid, at->tid, id);
+    ds__trace_json_time(o, "ts", at->time);
+    ds__trace_print(o, "}");
 }
 
-/* Writes an operation, with the marks of arrows. */
+/* Writes the arrow of a wait on this track, if it has one. */
+static void ds__trace_json_arrow(ds__trace_output *o, const ds__trace_record *r, unsigned pid) {
+    const ds__trace_end *from = &o->ends[r->cause & (ds__trace.ring_size - 1)];
+    if (!r->cause || from->id != r->cause)
+        return;
+    ds__trace_json_mark(o, "s", r->id, from);
+    ds__trace_json_mark(o, "f", r->id,
+                        &(ds__trace_end){ .pid = pid,
+                                          .tid = ds__trace_json_tid(r->row),
+                                          .time = r->end > from->time ? r->end : from->time });
+}
+
+/* Writes an operation. */
 static void ds__trace_json_operation(ds__trace_output *o, const ds__trace_record *r) {
+    int waits = r->kind == DS__TRACE_WAIT;
     unsigned pid = r->row == DS__TRACE_NONE ? 0 : ds__trace_view.stream[r->row].device + 1;
-    unsigned tid = ds__trace_json_tid(r->row) + (r->kind == DS__TRACE_WAIT ? DS__TRACE_WAITS : 0);
+    unsigned tid = ds__trace_json_tid(r->row) + (waits ? DS__TRACE_WAITS : 0);
     ds__trace_json_head(o, r, "X", pid, tid);
-    ds__trace_json_arrow(o, r);
     ds__trace_json_args(o, r);
+    if (!o->ends || r->kind == DS__TRACE_NODE)
+        return;
+    if (waits)
+        ds__trace_json_arrow(o, r, pid);
+    o->ends[r->id & (ds__trace.ring_size - 1)] =
+        (ds__trace_end){ r->id, pid, tid, r->end > r->begin ? r->end - 1 : r->begin };
 }
 
 /* Writes the counter of pending operations of a stream. */
@@ -84165,10 +84158,10 @@ static void ds__trace_json_event(ds__trace_output *o, const ds__trace_record *r)
 static void ds__trace_json_begin(ds__trace_output *o) {
     o->first = 1;
     o->at.streams = o->at.threads = o->at.devices = 0;
-    if (!o->marked)
-        o->marked = ds__host_alloc(ds__trace.ring_size * sizeof *o->marked);
-    if (o->marked)
-        memset(o->marked, 0, ds__trace.ring_size * sizeof *o->marked);
+    if (!o->ends)
+        o->ends = ds__host_alloc(ds__trace.ring_size * sizeof *o->ends);
+    if (o->ends)
+        memset(o->ends, 0, ds__trace.ring_size * sizeof *o->ends);
 }
 
 /* Ends the array. now: the end of the trace, 0: of a part. */

@@ -2,7 +2,7 @@
 # Runs the programs of examples/ that check themselves, on the CPU driver and on the stand-in for cudart, and compares the lines that
 # must be the same on both: examples.sh FOLDER, with FOLDER/cpu/NAME and, if the toolkit is there, FOLDER/standin/NAME.
 # The sizes are small, since the stand-in interprets the kernels. A line per example and a closing count. The examples also run under the
-# check layer, which must not report anything, possible hazards included.
+# check layer, which must not report anything, possible hazards included, and under the trace layer: FOLDER/expect compares the traces.
 set -u
 cd "$(dirname "$0")/.."
 folder=$1
@@ -76,6 +76,27 @@ races() {
     done
 }
 
+# Runs one under the trace layer on both drivers, and compares the trace with what the program does.
+trace() { # trace NAME [ARGUMENT]... -- KIND:NAME=COUNT...
+    name=$1
+    shift
+    arguments=
+    while [ "$1" != -- ]; do arguments="$arguments $1" && shift; done
+    shift
+    reason=
+    for driver in cpu standin; do
+        [ -x "$folder/$driver/$name" ] || continue
+        [ $driver = cpu ] || set -- $(printf '%s\n' "$@" | grep -v ^9:) # launches of graphs have no nodes there
+        # shellcheck disable=SC2086
+        if ! DEVSTREAM_TRACE="$dir/trace.html" timeout 300 "$folder/$driver/$name" $arguments >"$dir/$driver" 2>&1; then
+            reason="fails on $driver" && cat "$dir/$driver"
+        elif ! "$folder/expect" "$dir/trace.html" "$@"; then
+            reason="the trace is wrong on $driver"
+        fi
+    done
+    result "$name under the trace layer" "$reason"
+}
+
 export DEVSTREAM_CPU_DEVICES=3
 t '^check' jacobi 40 36 30 3
 t '^check' matmul 33 20 50
@@ -88,6 +109,14 @@ check hello
 check devices --size 64K --runs 1
 check memory --out "$dir/memory"
 races
+# Eight pieces of 64 rows; five pieces; five pieces enqueued and launched as graphs; two passes over two batches and a third one without
+# slopes, each in four parts, with two arrays of weights.
+trace pipeline -- 1:blur_rows=8 1:blur_columns=8 2:ds_copy=16
+trace demo --total 300000 --piece 70001 -- 1:histogram=5 1:checksum=5 1:add_rows=6
+trace graph --total 300000 -- 1:histogram=5 1:checksum=5 1:add_rows=5 2:ds_copy=10 3:ds_fill=5 8:ds_graph_launch=5 \
+    9:histogram=5 9:checksum=5 9:add_rows=5 9:copy=10 9:fill=5
+trace train --epochs 1 "$dir/digits.csv" -- 1:hidden=24 1:predict=24 1:unit_slopes=16 1:slopes_1=16 1:slopes_2=16 1:step=8 \
+    19:ds_comm_scatter=6 19:ds_comm_gather_into=6 19:ds_comm_broadcast_coalesced=6 19:ds_comm_reduce_add_coalesced=4
 
 echo "examples: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -52,7 +52,7 @@ source|have clang-format-14|clang-format-14|-|-|-|-|clang-format 14 (another ver
 kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
 page|browser|chromium|chromium|chromium|chromium|chromium|Chromium
-page|have python3|python3|python3|python|python3|python3|python3
+page|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (Perfetto's viewer)
 END
 }
 

@@ -81,9 +81,6 @@ static struct {
     size_t count;             /* its records */
     ds_activity *buffer[2];
     _Atomic size_t capacity;
-    /* operations for which a wait was enqueued, by the lower bits of their id; NULL: not noted */
-    _Atomic(_Atomic uint32_t *) awaited;
-    uint32_t awaited_mask;
     uint64_t ended;           /* notes that were given back */
     uint64_t mark;            /* the last note that the end of a recording waits for */
     uint64_t left;            /* notes up to `mark` that were not given back */
@@ -143,21 +140,6 @@ static inline void ds__activity_return(uint64_t number) {
         ds__activity.left--;
 }
 
-/* Notes the operation for which a wait waits. */
-static inline uint64_t ds__activity_await(uint64_t cause) {
-    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
-    if (cause && awaited)
-        atomic_store_explicit(&awaited[cause & ds__activity.awaited_mask], (uint32_t)cause,
-                              memory_order_relaxed);
-    return cause;
-}
-
-/* Returns 1 if a wait for the operation was enqueued, as far as that is still known. */
-DS__SEAM static int ds__activity_is_awaited(uint32_t id) {
-    _Atomic uint32_t *awaited = atomic_load_explicit(&ds__activity.awaited, memory_order_acquire);
-    return awaited && id && atomic_load(&awaited[id & ds__activity.awaited_mask]) == id;
-}
-
 /* Makes a note of an operation that is about to be enqueued. Returns 0, without a note, if no
    recording runs or the kind is not recorded. */
 DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note *out) {
@@ -180,7 +162,7 @@ DS__SEAM static int ds__activity_note_begin(const ds__op *op, ds__activity_note 
     unsigned depth = ds__activity_tls.depth;
     ds__activity_tls.last = number;
     out->correlation_id = number;
-    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_await(ds__activity_tls.cause) : 0;
+    out->cause = kind == DS_ACTIVITY_WAIT ? ds__activity_tls.cause : 0;
     out->external_id = depth ? ds__activity_tls.id[depth - 1] : 0;
     out->call = ds__tls.fn;
     out->thread = ds__activity_tls.thread;

@@ -26,7 +26,6 @@ enum {
     DS__ACTIVITY_LEAST = 16,
     DS__ACTIVITY_MOST = 1 << 24,
     DS__ACTIVITY_USUAL = 16384,
-    DS__ACTIVITY_AWAITED = 65536,       /* operations that are noted because waits wait for them */
     DS__ACTIVITY_PERIOD_NS = 100000000, /* between two batches, if there are few records */
     DS__ACTIVITY_POLL_NS = 1000000,     /* between two looks at pending operations of CUDA */
     DS__ACTIVITY_END_NS = 50000         /* the same, while a recording ends */
@@ -279,16 +278,6 @@ static void ds__activity_ask(void) {
         ds__futex_wait(&ds__activity_run.answered, answered, DS__FOREVER);
 }
 
-/* Notes for which operations waits are enqueued from now on, for arrows. Without memory there are
-   none. */
-static void ds__activity_await_begin(void) {
-    if (atomic_load(&ds__activity.awaited))
-        return;
-    ds__activity.awaited_mask = DS__ACTIVITY_AWAITED - 1;
-    atomic_store(&ds__activity.awaited,
-                 (_Atomic uint32_t *)ds__host_alloc(DS__ACTIVITY_AWAITED * sizeof(uint32_t)));
-}
-
 /* Lets the times of GPUs come from CUPTI (records 1), or from events again. */
 static ds_result ds__activity_source_set(int records) {
     const ds__driver *driver = ds__driver_of(ds_cuda(0));
@@ -318,8 +307,6 @@ static ds_result ds__activity_client_start(int client, const ds_activity_desc *d
     }
     size_t capacity = desc->capacity ? desc->capacity : DS__ACTIVITY_USUAL;
     ds_result r = DS_OK;
-    if (client == DS__ACTIVITY_TRACE)
-        ds__activity_await_begin();
     if (records)
         r = ds__activity_source_set(1);
     if (r == DS_OK && !ds__activity_any()) {
@@ -407,9 +394,8 @@ static void ds__activity_shutdown(void) {
             DS_IGNORE(ds__activity_client_stop(i));
 }
 
-/* Frees what stays until shutdown: names of kernels, and the notes of awaited operations. */
+/* Frees the names of kernels, which stay until shutdown. */
 static void ds__activity_names_free(void) {
-    ds__host_free((void *)atomic_exchange(&ds__activity.awaited, NULL));
     while (ds__activity.names) {
         ds__activity_text *text = ds__activity.names;
         ds__activity.names = text->next;

@@ -199,7 +199,7 @@ static int ds__trace_output_turn(ds__trace_output *o) {
 /* Frees an output after its file is closed. */
 static void ds__trace_output_deinit(ds__trace_output *o) {
     ds__host_free(o->text);
-    ds__host_free(o->marked);
+    ds__host_free(o->ends);
     ds__host_free(o->queue);
     ds__host_free(o->list);
     memset(o, 0, sizeof *o);

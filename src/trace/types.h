@@ -151,6 +151,14 @@ typedef struct ds__trace_queue {
 
 struct ds__trace_output;
 
+/* JSON: where the arrow of a wait can begin or end. */
+typedef struct ds__trace_end {
+    uint32_t id;  /* of the operation */
+    unsigned pid; /* its track */
+    unsigned tid;
+    uint64_t time;
+} ds__trace_end;
+
 /* A format. begin writes the beginning of a file or part, write records that are now in `slice`,
    end the rest. All are called with file_lock. */
 typedef struct ds__trace_format {
@@ -182,7 +190,7 @@ typedef struct ds__trace_output {
     struct ds__trace_queue *queue; /* JSON: of the streams */
     size_t queues;
     size_t queue_room;
-    uint32_t *marked; /* JSON: ids of operations with the begin of an arrow, by id */
+    ds__trace_end *ends; /* JSON: of the last operations of the part, by the lower bits of the id */
     char path[DS__TRACE_PATH + 32];
 } ds__trace_output;
 

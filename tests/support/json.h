@@ -27,20 +27,30 @@ typedef struct json {
     char **name;       /* of an object */
 } json;
 
-/* Returns zeroed memory, with a copy of `size` bytes of `old`, that stays reachable. */
+static struct json_memory {
+    struct json_memory *next;
+    uint64_t align;
+} * json_all;
+
+/* Returns zeroed memory, with a copy of `size` bytes of `old`, that stays until json_free_all. */
 static void *json_alloc(const void *old, size_t size, size_t wanted) {
-    static struct json_memory {
-        struct json_memory *next;
-        uint64_t align;
-    } * all;
     struct json_memory *m = calloc(1, sizeof *m + wanted);
     if (!m)
         abort();
-    m->next = all;
-    all = m;
+    m->next = json_all;
+    json_all = m;
     if (size)
         memcpy(m + 1, old, size);
     return m + 1;
+}
+
+/* Frees all texts and values. */
+__attribute__((unused)) static void json_free_all(void) {
+    while (json_all) {
+        struct json_memory *m = json_all;
+        json_all = m->next;
+        free(m);
+    }
 }
 
 typedef struct json_reader {

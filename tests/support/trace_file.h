@@ -198,4 +198,40 @@ __attribute__((unused)) static const trace_record *trace_find(const trace_file *
     return NULL;
 }
 
+/* What is wrong with a record; NULL: nothing. */
+static const char *trace_wrong_record(const trace_file *t, const trace_record *r) {
+    if (r->begin > r->end)
+        return "a record ends before its begin";
+    if (r->name >= t->texts || r->call >= t->texts || r->file >= t->texts || r->src > t->devices ||
+        r->dst > t->devices)
+        return "a record has a number that no table has";
+    if (r->kind >= 16)
+        return r->kind < 24 && r->row >= t->threads ? "a call has no thread" : NULL;
+    if (!(r->flags & 4) && (r->row >= t->streams || t->stream[r->row].device >= t->devices))
+        return "an operation has no stream";
+    if (!(r->flags & 4) && r->time > r->begin)
+        return "an operation begins before its call";
+    const trace_record *cause = r->kind == 6 && r->cause ? trace_find(t, r->cause) : NULL;
+    return cause && cause->end > r->end ? "a wait ends before the operation that it waits for"
+                                        : NULL;
+}
+
+/* What is wrong with a trace: numbers refer to entries of the tables, the records of a stream are
+   in order and do not overlap, and a wait ends after the operation that it waited for. */
+__attribute__((unused)) static const char *trace_wrong(const trace_file *t) {
+    uint64_t *end = json_alloc(NULL, 0, (t->streams + 1) * sizeof *end);
+    for (size_t i = 0; i < t->records; i++) {
+        const trace_record *r = &t->record[i];
+        const char *wrong = trace_wrong_record(t, r);
+        if (wrong)
+            return wrong;
+        if (r->kind >= 16 || r->row >= t->streams)
+            continue;
+        if (r->begin < end[r->row])
+            return "operations of a stream overlap";
+        end[r->row] = r->end;
+    }
+    return NULL;
+}
+
 #endif

@@ -1,5 +1,6 @@
 /* Traces of small programs: each operation is there, in order, with the operation for which each
    wait waited; the formats, the ring, the end of a process, options, dumps and reports. */
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -82,40 +83,13 @@ static const trace_record *find_call(const trace_file *t, const char *call, size
     return NULL;
 }
 
-/* Holds for each trace: numbers refer to entries of the tables, the records of a stream are in
-   order and do not overlap, and a wait ends after the operation that it waited for. */
-static void expect_sound(const trace_file *t) {
-    for (size_t i = 0; i < t->records; i++) {
-        const trace_record *r = &t->record[i];
-        assert_true(r->begin <= r->end);
-        assert_true(r->name < t->texts && r->call < t->texts && r->file < t->texts);
-        assert_true(r->src <= t->devices && r->dst <= t->devices);
-        if (r->kind < 16 && !(r->flags & 4)) {
-            assert_true(r->row < t->streams && r->time <= r->begin);
-            assert_true(t->stream[r->row].device < t->devices);
-        } else if (r->kind >= 16 && r->kind < 24) {
-            assert_true(r->row < t->threads);
-        }
-        if (r->kind == 6 && r->cause) {
-            const trace_record *cause = trace_find(t, r->cause);
-            if (cause)
-                assert_true(cause->end <= r->end);
-        }
-        for (size_t k = i; r->kind < 16 && k-- > 0;) {
-            const trace_record *before = &t->record[k];
-            if (before->kind < 16 && before->row == r->row) {
-                assert_true(before->end <= r->begin);
-                break;
-            }
-        }
-    }
-}
-
 static trace_file read_trace(const char *path) {
     trace_file t;
     if (!trace_read(path, &t))
         fail_msg("%s is not a trace", path);
-    expect_sound(&t);
+    const char *wrong = trace_wrong(&t);
+    if (wrong)
+        fail_msg("%s: %s", path, wrong);
     return t;
 }
 
@@ -454,6 +428,48 @@ static double microseconds(const json *event, const char *name) {
     return strtod(v->text, NULL);
 }
 
+/* Returns the text of a member of the arguments. */
+static const char *argument(const json *event, const char *name) {
+    return json_text(json_get(event, "args"), name);
+}
+
+/* Returns the event of a mark's track in which its time is, or the first one behind it; NULL: none.
+ */
+static const json *event_at(const json *list, const json *mark, int is_behind) {
+    for (size_t i = 0; i < list->count; i++) {
+        const json *e = &list->item[i];
+        if (*json_text(e, "ph") != 'X' ||
+            strcmp(json_text(e, "pid"), json_text(mark, "pid")) != 0 ||
+            strcmp(json_text(e, "tid"), json_text(mark, "tid")) != 0)
+            continue;
+        double into = microseconds(mark, "ts") - microseconds(e, "ts");
+        if (is_behind ? into < 0.0005
+                      : into > -0.0005 && into < fmax(microseconds(e, "dur"), 0.001) - 0.0005)
+            return e;
+    }
+    return NULL;
+}
+
+/* An arrow leads from the operation that a wait names to the operation behind the wait, if there
+   is one. */
+static void expect_arrow(const json *list, const json *begin, const json *end) {
+    const json *operation = event_at(list, begin, 0), *next = event_at(list, end, 1);
+    const json *wait = NULL;
+    assert_int_equal(*json_text(end, "ph"), 'f');
+    assert_string_equal(json_text(begin, "id"), json_text(end, "id"));
+    assert_true(microseconds(begin, "ts") <= microseconds(end, "ts") + 0.0005);
+    for (size_t i = 0; i < list->count && !wait; i++)
+        if (strcmp(json_text(&list->item[i], "cat"), "wait") == 0 &&
+            strcmp(argument(&list->item[i], "id"), json_text(end, "id")) == 0)
+            wait = &list->item[i];
+    assert_true(wait && operation);
+    assert_string_equal(argument(wait, "waits for"), argument(operation, "id"));
+    if (!next)
+        return;
+    assert_string_not_equal(json_text(next, "cat"), "wait");
+    assert_true(atoi(argument(next, "id")) > atoi(argument(wait, "id")));
+}
+
 /* The events of each track are in order and do not overlap, and each arrow has both ends. */
 static void expect_events(const json *list, size_t *out_arrows) {
     size_t arrows = 0;
@@ -463,31 +479,25 @@ static void expect_events(const json *list, size_t *out_arrows) {
         assert_int_equal(e->kind, JSON_OBJECT);
         assert_non_null(json_get(e, "pid"));
         assert_non_null(json_get(e, "name"));
-        assert_true(strlen(phase) == 1 && strchr("MXCi", *phase));
+        assert_true(strlen(phase) == 1 && strchr("MXCisf", *phase));
         if (*phase == 'M')
             continue;
         double begin = microseconds(e, "ts");
-        if (*phase != 'X')
+        if (*phase == 's') {
+            expect_arrow(list, e, &list->item[i + 1]);
+            arrows++;
+        }
+        if (*phase != 'X' || strcmp(json_text(e, "pid"), "0") == 0)
             continue;
         double end = begin + microseconds(e, "dur");
-        int arrow = json_get(e, "flow_in") != NULL;
-        int is_host = strcmp(json_text(e, "pid"), "0") == 0;
         for (size_t k = i; k-- > 0;) {
             const json *o = &list->item[k];
-            if (*json_text(o, "ph") != 'X')
-                continue;
-            if (!is_host && strcmp(json_text(o, "pid"), json_text(e, "pid")) == 0 &&
+            if (*json_text(o, "ph") == 'X' &&
+                strcmp(json_text(o, "pid"), json_text(e, "pid")) == 0 &&
                 strcmp(json_text(o, "tid"), json_text(e, "tid")) == 0)
                 assert_true(microseconds(o, "ts") + microseconds(o, "dur") <= begin + 0.0005 ||
                             end <= microseconds(o, "ts") + 0.0005);
-            if (arrow && json_get(o, "flow_out") &&
-                strcmp(json_text(o, "bind_id"), json_text(e, "bind_id")) == 0) {
-                assert_true(microseconds(o, "ts") + microseconds(o, "dur") <= end + 0.0005);
-                arrow = 0;
-                arrows++;
-            }
         }
-        assert_false(arrow);
     }
     *out_arrows = arrows;
 }
@@ -904,33 +914,47 @@ static void test_the_exit_of_the_check_layer_completes_a_trace(void **state) {
 static void test_collectives_have_steps(void **state) {
     (void)state;
     static ds_cpu_desc cpu = { .devices = 4 };
-    ds_tensor *tensors[4];
-    ds_stream s[4];
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .trace = path_of("steps.html") }));
-    for (int i = 0; i < 4; i++) {
-        s[i] = stream_on(ds_cpu(i), NULL);
-        ok(ds_tensor_alloc(ds_float32(), 1, (int64_t[]){ 4096 }, s[i], &tensors[i]));
-        ok(ds_fill(ds_tensor_address(tensors[i]), 0, 4, 4096, s[i]));
-    }
-    ok(ds_comm_all_reduce((const ds_tensor *const *)tensors, (const ds_tensor *const *)tensors, 4,
-                          DS_REDUCE_SUM, &(ds_comm_options){ .streams = s, .stream_count = 4 }));
-    for (int i = 0; i < 4; i++) {
-        ok(ds_stream_synchronize(s[i]));
-        ok(ds_tensor_free(tensors[i]));
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "trace" }));
+    EACH_DEVICE(first) {
+        ds_tensor *tensors[4];
+        ds_stream s[4];
+        int count;
+        ok(ds_device_get_count((ds_device_type)first.type, &count));
+        assert_true(count >= 2);
+        count = count < 4 ? count : 4;
+        ok(ds_trace_start(&(ds_trace_desc){ .file = path_of("steps.html") }));
+        for (int i = 0; i < count; i++) {
+            s[i] = stream_on((ds_device){ first.type, i }, NULL);
+            ok(ds_tensor_alloc(ds_float32(), 1, (int64_t[]){ 4096 }, s[i], &tensors[i]));
+            ok(ds_fill(ds_tensor_address(tensors[i]), 0, 4, 4096, s[i]));
+        }
+        ok(ds_comm_all_reduce((const ds_tensor *const *)tensors, (const ds_tensor *const *)tensors,
+                              (size_t)count, DS_REDUCE_SUM,
+                              &(ds_comm_options){ .streams = s, .stream_count = (size_t)count }));
+        for (int i = 0; i < count; i++) {
+            ok(ds_stream_synchronize(s[i]));
+            ok(ds_tensor_free(tensors[i]));
+            ok(ds_stream_destroy(s[i]));
+        }
+        ok(ds_trace_stop());
+
+        trace_file t = read_trace(path_of("steps.html"));
+        size_t calls = 0, steps = 0;
+        uint32_t rows = 0;
+        for (size_t i = 0; i < t.records; i++) {
+            const trace_record *r = &t.record[i];
+            calls += r->kind == 19;
+            steps += r->kind == 10;
+            if (r->kind != 10)
+                continue;
+            assert_string_equal(trace_text(&t, r->call), "ds_comm_all_reduce");
+            rows |= 1u << t.stream[r->row].device;
+        }
+        assert_int_equal(calls, 1);
+        assert_true(steps >= (size_t)count);
+        assert_int_equal(__builtin_popcount(rows), count); /* each device has a part */
     }
     ok(ds_shutdown());
-
-    trace_file t = read_trace(path_of("steps.html"));
-    size_t calls = 0, steps = 0;
-    for (size_t i = 0; i < t.records; i++) {
-        const trace_record *r = &t.record[i];
-        calls += r->kind == 19;
-        steps += r->kind == 10;
-        if (r->kind == 10)
-            assert_string_equal(trace_text(&t, r->call), "ds_comm_all_reduce");
-    }
-    assert_int_equal(calls, 1);
-    assert_true(steps >= 4);
 }
 
 /* A kernel of the library outlives ds_shutdown, which frees the recorded names. */

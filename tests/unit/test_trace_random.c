@@ -1,6 +1,9 @@
 /* Random programs under the trace layer: an operation that the program orders after another one
    does not begin before the other one's end, whatever the streams, events and threads. The order is
-   that of vector clocks, which this test keeps beside the calls. */
+   that of vector clocks, which this test keeps beside the calls.
+
+   Each thread of a program enqueues on streams of its own, beside the others (read lock). While it
+   waits for another thread's work or records an event, no other thread enqueues (write lock). */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +15,7 @@
 #include "trace_file.h"
 #include "unit.h"
 
-enum { STREAMS = 5, EVENTS = 4, STEPS = 400, SIZE = 4096 };
+enum { STREAMS = 6, EVENTS = 4, STEPS = 400, SIZE = 4096, THREADS = 3 };
 
 /* For each stream, the number of its operations that are ordered before. */
 typedef struct clock {
@@ -34,12 +37,16 @@ static struct {
     int recorded[EVENTS];
     char *memory[STREAMS];
     char *pinned;
-    uint64_t random;
+    int threads;
+    uint64_t seed;
 } p;
 
+static pthread_rwlock_t calls = PTHREAD_RWLOCK_INITIALIZER;
+static __thread uint64_t chance;
+
 static unsigned pick(unsigned n) {
-    p.random = p.random * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)(p.random >> 33) % n;
+    chance = chance * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(chance >> 33) % n;
 }
 
 static void join(clock_of *c, const clock_of *with) {
@@ -155,24 +162,45 @@ static size_t compare(const trace_file *t, uint64_t error_ns) {
     return ordered;
 }
 
-static void run(ds_device device, ds_device other, uint64_t error_ns) {
+/* Takes the steps of one thread. */
+static void *take_steps(void *index) {
+    int own = (int)(uintptr_t)index;
+    chance = p.seed * THREADS + (uint64_t)own;
+    for (int i = own + 1; i <= STEPS; i += p.threads) {
+        int s = (int)pick((unsigned)(STREAMS / p.threads)) * p.threads + own;
+        int enqueues = (int)pick(2);
+        if (enqueues)
+            pthread_rwlock_rdlock(&calls);
+        else
+            pthread_rwlock_wrlock(&calls);
+        if (enqueues)
+            enqueue(i, s);
+        else
+            order(s);
+        pthread_rwlock_unlock(&calls);
+    }
+    return NULL;
+}
+
+static void run(ds_device device, ds_device other, int threads, uint64_t error_ns) {
     char path[64];
     trace_file t;
     snprintf(path, sizeof path, "/tmp/devstream-trace-%d.html", (int)getpid());
     furnish(device, other);
     ok(ds_trace_start(&(ds_trace_desc){ .file = path }));
-    for (int i = 1; i <= STEPS; i++) {
-        int s = (int)pick(STREAMS);
-        if (pick(2))
-            enqueue(i, s);
-        else
-            order(s);
-    }
+    pthread_t thread[THREADS];
+    p.threads = threads;
+    for (uintptr_t i = 1; i < (uintptr_t)threads; i++)
+        assert_int_equal(pthread_create(&thread[i], NULL, take_steps, (void *)i), 0);
+    take_steps(NULL);
+    for (int i = 1; i < threads; i++)
+        pthread_join(thread[i], NULL);
     clear();
     ok(ds_trace_stop());
     assert_true(trace_read(path, &t));
     assert_int_equal(t.dropped, 0);
     assert_true(compare(&t, error_ns) > STEPS);
+    json_free_all();
     unlink(path);
 }
 
@@ -184,11 +212,12 @@ static void test_times_do_not_contradict_the_order(void **state) {
     (void)state;
     ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .layers = "trace" }));
     for (int i = 0; i < count; i++) {
-        p.random = (first ? (uint64_t)atoi(first) : 1) + (uint64_t)i;
-        run(ds_cpu(0), ds_cpu(1), 0);
+        int threads = i % 2 ? THREADS : 1;
+        p.seed = (first ? (uint64_t)atoi(first) : 1) + (uint64_t)i;
+        run(ds_cpu(0), ds_cpu(1), threads, 0);
         /* the base of a device's times is less exact while the host is busy */
         if (ds_backend_is_available(DS_DEVICE_CUDA))
-            run(ds_cuda(0), ds_cuda(0), 5000000);
+            run(ds_cuda(0), ds_cuda(0), threads, 5000000);
     }
     ok(ds_shutdown());
 }
