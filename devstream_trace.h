@@ -73,7 +73,8 @@ extern "C" {
        FILE          file that is written while the program runs, at the end of the process up to
                      the last flush. The ending selects the format: .html, a page with a timeline
                      that opens without a network; .json, for Perfetto and chrome://tracing;
-                     .json.gz, the same compressed (DEVSTREAM_ZLIB); .txt, a summary at the end
+                     .json.gz, the same compressed (DEVSTREAM_ZLIB); .txt, a summary at the end.
+                     "%p" stands for the number of the process
        file=FILE     the same
        ring=N        number of records that are kept in memory, 256 to 16777216, rounded up to a
                      power of two; 131072 by default
@@ -3351,6 +3352,22 @@ static ds_result ds__trace_format_find(const char *path, const ds__trace_format 
                     path);
 }
 
+/* Copies the name of a file, with the number of the process in place of each "%p". Returns 0 if it
+   has not enough room. */
+static int ds__trace_path(char *to, size_t room, const char *name) {
+    size_t n = 0;
+    for (; *name && n < room; name++) {
+        if (strncmp(name, "%p", 2) != 0)
+            to[n++] = *name;
+        else
+            n += (size_t)snprintf(to + n, room - n, "%u", ds__os_process_id()), name++;
+    }
+    if (n >= room)
+        return 0;
+    to[n] = 0;
+    return 1;
+}
+
 static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
     const ds__trace_format *format;
     ds_result r = ds__trace_format_find(path, &format);
@@ -3358,16 +3375,17 @@ static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
         return r;
     memset(o, 0, sizeof *o);
     o->format = format;
-    snprintf(o->path, sizeof o->path, "%s", path);
+    DS__REQUIRE(ds__trace_path(o->path, sizeof o->path, path),
+                "trace: the file \"%.200s\" has too long a name with the process in it", path);
     o->list = ds__host_alloc(DS__TRACE_CHUNK * sizeof *o->list);
     if (!o->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to write a trace");
-    if (ds__trace_output_fopen(o, path)) {
+    if (ds__trace_output_fopen(o, o->path)) {
         ds__trace_view_update();
         format->begin(o);
         return DS_OK;
     }
-    r = ds__fail(DS_ERR_INVALID_VALUE, "trace: the file \"%.200s\": %s", path, strerror(errno));
+    r = ds__fail(DS_ERR_INVALID_VALUE, "trace: the file \"%.200s\": %s", o->path, strerror(errno));
     ds__trace_output_deinit(o);
     return r;
 }
@@ -3515,6 +3533,8 @@ static ds_result ds__trace_option(const char *o) {
         memcpy(file, path, strlen(path) + 1);
         d->file = file;
     } else if (strncmp(o, "dump=", 5) == 0) {
+        DS__REQUIRE(!d->dump, "trace: two dumps, \"%.100s\" and \"%.100s\"; use one", d->dump,
+                    path);
         memcpy(dump, path, strlen(path) + 1);
         d->dump = dump;
     } else if (strncmp(o, "ring=", 5) == 0) {

@@ -27,7 +27,8 @@
        FILE          file that is written while the program runs, at the end of the process up to
                      the last flush. The ending selects the format: .html, a page with a timeline
                      that opens without a network; .json, for Perfetto and chrome://tracing;
-                     .json.gz, the same compressed (DEVSTREAM_ZLIB); .txt, a summary at the end
+                     .json.gz, the same compressed (DEVSTREAM_ZLIB); .txt, a summary at the end.
+                     "%p" stands for the number of the process
        file=FILE     the same
        ring=N        number of records that are kept in memory, 256 to 16777216, rounded up to a
                      power of two; 131072 by default

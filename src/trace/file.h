@@ -58,6 +58,22 @@ static ds_result ds__trace_format_find(const char *path, const ds__trace_format 
                     path);
 }
 
+/* Copies the name of a file, with the number of the process in place of each "%p". Returns 0 if it
+   has not enough room. */
+static int ds__trace_path(char *to, size_t room, const char *name) {
+    size_t n = 0;
+    for (; *name && n < room; name++) {
+        if (strncmp(name, "%p", 2) != 0)
+            to[n++] = *name;
+        else
+            n += (size_t)snprintf(to + n, room - n, "%u", ds__os_process_id()), name++;
+    }
+    if (n >= room)
+        return 0;
+    to[n] = 0;
+    return 1;
+}
+
 static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
     const ds__trace_format *format;
     ds_result r = ds__trace_format_find(path, &format);
@@ -65,16 +81,17 @@ static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
         return r;
     memset(o, 0, sizeof *o);
     o->format = format;
-    snprintf(o->path, sizeof o->path, "%s", path);
+    DS__REQUIRE(ds__trace_path(o->path, sizeof o->path, path),
+                "trace: the file \"%.200s\" has too long a name with the process in it", path);
     o->list = ds__host_alloc(DS__TRACE_CHUNK * sizeof *o->list);
     if (!o->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to write a trace");
-    if (ds__trace_output_fopen(o, path)) {
+    if (ds__trace_output_fopen(o, o->path)) {
         ds__trace_view_update();
         format->begin(o);
         return DS_OK;
     }
-    r = ds__fail(DS_ERR_INVALID_VALUE, "trace: the file \"%.200s\": %s", path, strerror(errno));
+    r = ds__fail(DS_ERR_INVALID_VALUE, "trace: the file \"%.200s\": %s", o->path, strerror(errno));
     ds__trace_output_deinit(o);
     return r;
 }

@@ -58,6 +58,8 @@ static ds_result ds__trace_option(const char *o) {
         memcpy(file, path, strlen(path) + 1);
         d->file = file;
     } else if (strncmp(o, "dump=", 5) == 0) {
+        DS__REQUIRE(!d->dump, "trace: two dumps, \"%.100s\" and \"%.100s\"; use one", d->dump,
+                    path);
         memcpy(dump, path, strlen(path) + 1);
         d->dump = dump;
     } else if (strncmp(o, "ring=", 5) == 0) {

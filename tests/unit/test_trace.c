@@ -1006,6 +1006,7 @@ static void test_wrong_options_are_refused(void **state) {
                   { "dump=x.csv", "must end with" },
                   { "a.html,b.html", "two files" },
                   { "file=a.html,dump=a.html", "use two files" },
+                  { "dump=a.html,dump=b.html", "two dumps" },
                   { "speed=1", "unknown option \"speed=1\"" } };
 
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -1023,6 +1024,25 @@ static void test_wrong_options_are_refused(void **state) {
     assert_int_equal(ds_trace_dump("x.html"), DS_ERR_ILLEGAL_STATE);
     assert_int_equal(ds_trace_dump(NULL), DS_ERR_INVALID_VALUE);
     assert_int_equal(ds_trace_summary(NULL, 0), DS_ERR_ILLEGAL_STATE);
+    ok(ds_shutdown());
+}
+
+static void test_names_can_have_the_process(void **state) {
+    (void)state;
+    char name[480], file[64];
+    snprintf(file, sizeof file, "of-%d-%d.html", (int)getpid(), (int)getpid());
+    begin(NULL);
+    ok(ds_trace_start(&(ds_trace_desc){ .file = path_of("of-%p-%p.html") }));
+    ok(ds_trace_dump(path_of("dump-%p.html")));
+    ok(ds_trace_stop());
+    read_trace(path_of(file));
+    snprintf(file, sizeof file, "dump-%d.html", (int)getpid());
+    read_trace(path_of(file));
+
+    for (size_t i = 0; i < 470; i++)
+        name[i] = "%p"[i % 2];
+    snprintf(name + 470, sizeof name - 470, ".html");
+    assert_int_equal(ds_trace_start(&(ds_trace_desc){ .file = name }), DS_ERR_INVALID_VALUE);
     ok(ds_shutdown());
 }
 
@@ -1099,6 +1119,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_collectives_have_steps),
         cmocka_unit_test(test_kernels_of_the_library_keep_their_names),
         cmocka_unit_test(test_wrong_options_are_refused),
+        cmocka_unit_test(test_names_can_have_the_process),
         cmocka_unit_test(test_without_the_layer_the_calls_are_refused),
         cmocka_unit_test(test_a_file_of_a_full_disk_is_given_up),
     };
