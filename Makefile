@@ -316,11 +316,12 @@ model: ## check the model of the lock-free section (spin)
 bench: headers ## measure against the limits and peers, write docs/bench.md
 	@bench/run.sh
 
-docs: headers ## pages of the reference in build/docs/html; a warning is an error
+docs: headers $(B)/devstream.o ## pages of the reference in build/docs/html; a warning is an error
 	@command -v doxygen >/dev/null || tools/install-deps.sh docs
 	@mkdir -p build/docs
 	@cd docs && doxygen -l ../build/docs/default.xml && awk -f layout.awk ../build/docs/default.xml >../build/docs/layout.xml && \
 	    DEVSTREAM_VERSION=$(VERSION) doxygen Doxyfile
+	@! command -v python3 >/dev/null || docs/pictures.py $(B)/devstream.o build/docs/html
 	@docs/search.sh build/docs/html/search && grep -q "'broadcast_5finto_" build/docs/html/search/functions_*.js
 	@cat build/docs/html/*_8h.html >build/docs/headers.html && for name in $$(sed -n '/(ds_[a-z0-9_]*)(/!s/^DSDEF [^(]*[ *]\(ds_[a-z0-9_]*\)(.*/\1/p' $(HEADERS)); do \
 	    grep -q "</span>$$name()" build/docs/headers.html || { echo "docs: $$name is not in the reference"; exit 1; }; done

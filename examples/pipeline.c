@@ -209,9 +209,9 @@ int main(int argc, char **argv) {
 
     char name[DS_DEVICE_NAME_SIZE];
     DS_CHECK(ds_device_format(ds_device_current(), name, sizeof name));
-    DS_CHECK(ds_stream_create(NULL, &copy_in));
-    DS_CHECK(ds_stream_create(NULL, &compute));
-    DS_CHECK(ds_stream_create(NULL, &copy_back));
+    DS_CHECK(ds_stream_create(&(ds_stream_desc){ .label = "copy in" }, &copy_in));
+    DS_CHECK(ds_stream_create(&(ds_stream_desc){ .label = "compute" }, &compute));
+    DS_CHECK(ds_stream_create(&(ds_stream_desc){ .label = "copy back" }, &copy_back));
     for (int i = 0; i < SLOTS; i++)
         open_slot(&slots[i], p.nx);
     struct timespec begin;

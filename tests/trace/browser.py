@@ -139,8 +139,12 @@ class Browser:
                   features=[{'name': 'prefers-color-scheme', 'value': name}])
         self.frame()
 
-    def picture(self, file, whole=False):
-        data = self.call('Page.captureScreenshot', format='png', captureBeyondViewport=whole)['data']
+    def picture(self, file, whole=False, of=None):
+        """Writes a picture of the window, of the whole page, or of the element of a selector."""
+        clip = {} if not of else {'clip': {'scale': 1, **self.js(
+            f"""(({{x, y, width, height}}) => ({{x, y, width, height}}))(
+                document.querySelector({json.dumps(of)}).getBoundingClientRect())""")}}
+        data = self.call('Page.captureScreenshot', format='png', captureBeyondViewport=whole, **clip)['data']
         with open(file, 'wb') as out:
             out.write(base64.b64decode(data))
 

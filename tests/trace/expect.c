@@ -2,9 +2,9 @@
 
        expect TRACE.html [KIND[:NAME]=COUNT]...
 
-   KIND is a number of the format (1 kernel, 2 copy, 8 graph, 9 node, 10 step, 19 call ...), NAME the
-   name or the call of a record. Whatever the program, no record may be lost, the operations of a
-   stream are in order, and waits end after the operations that they wait for. */
+   KIND is a number of the format (1 kernel, 2 copy, 8 graph, 9 node, 10 step, 19 call ...), NAME
+   the name or the call of a record. Whatever the program, no record may be lost, the operations of
+   a stream are in order, and waits end after the operations that they wait for. */
 #include "trace_file.h"
 
 /* Returns the number of records of a kind with this name or call; NULL: with any. */
