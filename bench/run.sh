@@ -45,6 +45,7 @@ export BENCH_MACHINE="$(nproc) processors ($(echo "${model:-$(uname -m)}" | tr -
 
 # part NAME: standard input goes between the markers of that name in docs/bench.md.
 part() {
+    grep -qx "<!-- $1 -->" docs/bench.md || { echo "docs/bench.md has no part $1"; return 1; }
     { echo "<!-- $1 -->"; cat; echo "<!-- /$1 -->"; } >$out/$1.part
     awk -v part="$out/$1.part" -v first="<!-- $1 -->" -v last="<!-- /$1 -->" '
         $0 == first { while ((getline line <part) > 0) print line; skip = 1 } !skip { print } $0 == last { skip = 0 }' docs/bench.md >$out/bench.md &&
