@@ -1067,6 +1067,11 @@ static const char *ds__trace_view_text(uint32_t number) {
     return number < ds__trace_view.texts ? ds__trace_view.text[number] : "";
 }
 
+/* Returns the stream of a row, or NULL if it has none or there was no memory for the copy. */
+static const ds__trace_stream *ds__trace_view_stream(uint32_t row) {
+    return row < ds__trace_view.streams ? &ds__trace_view.stream[row] : NULL;
+}
+
 /* Makes room for `more` bytes and a zero. Returns 0 if there is no memory. */
 static int ds__trace_room(ds__trace_output *o, size_t more) {
     if (o->size + more < o->room)
@@ -2877,7 +2882,8 @@ static void ds__trace_json_arrow(ds__trace_output *o, const ds__trace_record *r,
 /* Writes an operation. */
 static void ds__trace_json_operation(ds__trace_output *o, const ds__trace_record *r) {
     int waits = r->kind == DS__TRACE_WAIT;
-    unsigned pid = r->row == DS__TRACE_NONE ? 0 : ds__trace_view.stream[r->row].device + 1;
+    const ds__trace_stream *stream = ds__trace_view_stream(r->row);
+    unsigned pid = stream ? stream->device + 1 : 0;
     unsigned tid = ds__trace_json_tid(r->row) + (waits ? DS__TRACE_WAITS : 0);
     ds__trace_json_head(o, r, "X", pid, tid);
     ds__trace_json_args(o, r);
@@ -2893,7 +2899,9 @@ static void ds__trace_json_operation(ds__trace_output *o, const ds__trace_record
 static void ds__trace_json_pending(ds__trace_output *o, uint32_t row, uint64_t time,
                                    size_t pending) {
     char name[128];
-    const ds__trace_stream *s = &ds__trace_view.stream[row];
+    const ds__trace_stream *s = ds__trace_view_stream(row);
+    if (!s)
+        return;
     if (*s->name)
         snprintf(name, sizeof name, "queue of %s", s->name);
     else
@@ -2955,11 +2963,11 @@ static void ds__trace_json_block(ds__trace_output *o, const ds__trace_record *r)
 
 /* Writes a race as an instant of the stream of the later operation. */
 static void ds__trace_json_race(ds__trace_output *o, const ds__trace_record *r) {
-    int has_row = r->row != DS__TRACE_NONE;
-    ds__trace_json_head(o, r, "i", has_row ? ds__trace_view.stream[r->row].device + 1 : 0,
-                        has_row ? ds__trace_json_tid(r->row) : 0);
+    const ds__trace_stream *stream = ds__trace_view_stream(r->row);
+    ds__trace_json_head(o, r, "i", stream ? stream->device + 1 : 0,
+                        stream ? ds__trace_json_tid(r->row) : 0);
     ds__trace_print(o, ",\"s\":\"%s\",\"args\":{\"later\":%u,\"earlier\":%u,\"report\":",
-                    has_row ? "t" : "g", r->id, r->cause);
+                    stream ? "t" : "g", r->id, r->cause);
     ds__trace_put_string(o, ds__trace_view_text(r->name));
     ds__trace_print(o, "}}");
 }
@@ -3117,12 +3125,10 @@ static double ds__trace_percent(uint64_t part, uint64_t whole) {
 
 /* Writes "stream NAME", or with its number if it has no label. */
 static void ds__trace_put_stream(ds__trace_output *o, uint32_t row) {
-    if (row >= ds__trace_view.streams) {
+    const ds__trace_stream *s = ds__trace_view_stream(row);
+    if (!s)
         ds__trace_print(o, "a stream");
-        return;
-    }
-    const ds__trace_stream *s = &ds__trace_view.stream[row];
-    if (*s->name)
+    else if (*s->name)
         ds__trace_print(o, "stream \"%s\"", s->name);
     else
         ds__trace_print(o, "stream %llu", (unsigned long long)s->number);

@@ -56,6 +56,11 @@ static const char *ds__trace_view_text(uint32_t number) {
     return number < ds__trace_view.texts ? ds__trace_view.text[number] : "";
 }
 
+/* Returns the stream of a row, or NULL if it has none or there was no memory for the copy. */
+static const ds__trace_stream *ds__trace_view_stream(uint32_t row) {
+    return row < ds__trace_view.streams ? &ds__trace_view.stream[row] : NULL;
+}
+
 /* Makes room for `more` bytes and a zero. Returns 0 if there is no memory. */
 static int ds__trace_room(ds__trace_output *o, size_t more) {
     if (o->size + more < o->room)

@@ -97,12 +97,10 @@ static double ds__trace_percent(uint64_t part, uint64_t whole) {
 
 /* Writes "stream NAME", or with its number if it has no label. */
 static void ds__trace_put_stream(ds__trace_output *o, uint32_t row) {
-    if (row >= ds__trace_view.streams) {
+    const ds__trace_stream *s = ds__trace_view_stream(row);
+    if (!s)
         ds__trace_print(o, "a stream");
-        return;
-    }
-    const ds__trace_stream *s = &ds__trace_view.stream[row];
-    if (*s->name)
+    else if (*s->name)
         ds__trace_print(o, "stream \"%s\"", s->name);
     else
         ds__trace_print(o, "stream %llu", (unsigned long long)s->number);
