@@ -7096,24 +7096,38 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     return name ? name : "?";
 }
 
-/* Returns a copy of a name that no kernel of the library has, likewise. */
-DS__SEAM static const char *ds__activity_text_keep(const char *of) {
-    size_t size = strlen(of) + 1;
-    ds__spinlock_lock(&ds__activity.lock);
+/* Returns the copy of a name that no kernel of the library has, or NULL. `lock` is held. */
+static ds__activity_text *ds__activity_text_find(const char *name) {
     ds__activity_text *text = ds__activity.names;
-    while (text && strcmp(text->text, of) != 0)
+    while (text && strcmp(text->text, name) != 0)
         text = text->next;
-    ds__activity_text *fresh = NULL;
-    if (!text && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES)
-        text = fresh = ds__host_alloc(sizeof *fresh + size);
-    if (fresh) {
-        memcpy(fresh->text, of, size);
+    return text;
+}
+
+/* Returns a copy of a name that no kernel of the library has, likewise. */
+DS__SEAM static const char *ds__activity_text_keep(const char *name) {
+    ds__spinlock_lock(&ds__activity.lock);
+    const ds__activity_text *found = ds__activity_text_find(name);
+    ds__spinlock_unlock(&ds__activity.lock);
+    if (found)
+        return found->text;
+    size_t size = strlen(name) + 1;
+    ds__activity_text *fresh = ds__host_alloc(sizeof *fresh + size);
+    if (!fresh)
+        return "?";
+    memcpy(fresh->text, name, size);
+    ds__spinlock_lock(&ds__activity.lock);
+    found = ds__activity_text_find(name); /* another thread may have added it */
+    if (!found && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
+        ds__activity.name_bytes += size;
         fresh->next = ds__activity.names;
         ds__activity.names = fresh;
-        ds__activity.name_bytes += size;
+        found = fresh;
+        fresh = NULL;
     }
     ds__spinlock_unlock(&ds__activity.lock);
-    return text ? text->text : "?";
+    ds__host_free(fresh);
+    return found ? found->text : "?";
 }
 
 /* Returns the device of an operand by its place; zeroed if it is not known. */
