@@ -62,11 +62,13 @@ static ds_result ds__trace_format_find(const char *path, const ds__trace_format 
    has not enough room. */
 static int ds__trace_path(char *to, size_t room, const char *name) {
     size_t n = 0;
-    for (; *name && n < room; name++) {
-        if (strncmp(name, "%p", 2) != 0)
-            to[n++] = *name;
-        else
-            n += (size_t)snprintf(to + n, room - n, "%u", ds__os_process_id()), name++;
+    while (*name && n < room) {
+        if (strncmp(name, "%p", 2) == 0) {
+            n += (size_t)snprintf(to + n, room - n, "%u", ds__os_process_id());
+            name += 2;
+        } else {
+            to[n++] = *name++;
+        }
     }
     if (n >= room)
         return 0;
