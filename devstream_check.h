@@ -5071,6 +5071,9 @@ DSDEF ds_result(ds_check_declare_order)(ds_stream from, ds_stream to) {
 DSDEF ds_result(ds_check_declare_memory)(const void *ptr, size_t bytes, const char *label) {
     DS__ENTER("ds_check_declare_memory");
     DS__REQUIRE(ptr && bytes, "the range is empty");
+    DS__REQUIRE(bytes <= UINTPTR_MAX - (uintptr_t)ptr,
+                "%zu bytes at %p end behind the address space; at most %zu are allowed", bytes, ptr,
+                (size_t)(UINTPTR_MAX - (uintptr_t)ptr));
     if (!ds__race_enter())
         return DS_OK;
     ds__race_memory *m = ds__race_map_meet(&ds__race.alloc, (uintptr_t)ptr, bytes);

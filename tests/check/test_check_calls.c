@@ -133,6 +133,8 @@ static void test_declared_memory_is_checked_until_it_is_forgotten(void **state) 
     (void)state;
     ok(begin_with("quiet"));
 
+    assert_int_equal(ds_check_declare_memory(memory, SIZE_MAX - 511, NULL), DS_ERR_INVALID_VALUE);
+    assert_non_null(strstr(ds_error_get_last(), "end behind the address space"));
     ok(ds_check_declare_memory(memory, SIZE, "foreign"));
     assert_int_equal(ds_check_declare_memory(memory + 8, 8, NULL), DS_ERR_INVALID_VALUE);
     ok(ds_check_host_write(memory, SIZE));
