@@ -7068,6 +7068,18 @@ DS__SEAM static void ds__activity_drop(ds__activity_note *note) {
     ds__activity_cancel(note);
 }
 
+/* Adds a copy of a name, which then lives until shutdown. Returns 0 if there are too many bytes of
+   names. `lock` is held. */
+static int ds__activity_text_add(ds__activity_text *text) {
+    size_t size = strlen(text->text) + 1;
+    if (ds__activity.name_bytes + size > DS__ACTIVITY_NAME_BYTES)
+        return 0;
+    ds__activity.name_bytes += size;
+    text->next = ds__activity.names;
+    ds__activity.names = text;
+    return 1;
+}
+
 /* Returns a copy of the kernel's name that lives until shutdown: the kernel may be gone when the
    record is handed over. */
 DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
@@ -7083,10 +7095,7 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     memcpy(text->text, k->name, size);
     ds__spinlock_lock(&ds__activity.lock);
     name = atomic_load_explicit(&k->recorded_name, memory_order_relaxed);
-    if (!name && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
-        ds__activity.name_bytes += size;
-        text->next = ds__activity.names;
-        ds__activity.names = text;
+    if (!name && ds__activity_text_add(text)) {
         name = text->text;
         text = NULL;
         atomic_store_explicit(&k->recorded_name, name, memory_order_release);
@@ -7118,10 +7127,7 @@ DS__SEAM static const char *ds__activity_text_keep(const char *name) {
     memcpy(fresh->text, name, size);
     ds__spinlock_lock(&ds__activity.lock);
     found = ds__activity_text_find(name); /* another thread may have added it */
-    if (!found && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
-        ds__activity.name_bytes += size;
-        fresh->next = ds__activity.names;
-        ds__activity.names = fresh;
+    if (!found && ds__activity_text_add(fresh)) {
         found = fresh;
         fresh = NULL;
     }

@@ -8145,8 +8145,8 @@ typedef struct ds_trace_stats {
     it in this process, which has one place for a tool. DS_ERR_INVALID_VALUE: a file cannot be
     written, or has an unknown ending, or a value is out of range. DS_ERR_UNSUPPORTED: .json.gz
     without DEVSTREAM_ZLIB, or the CPU driver has a fabric, or CUPTI is wanted and there is no CUDA
-    device or no libcupti of CUDA 11.8 or later. DS_ERR_DRIVER: CUPTI refused. After a
-    failure that is none of the parameters, the ring of the trace before is gone. */
+    device or no libcupti of CUDA 11.8 or later. DS_ERR_DRIVER: CUPTI refused. If the
+    call fails for another reason than a parameter, the records of the trace before are gone. */
 DSDEF DS_MUST_USE ds_result ds_trace_start(const ds_trace_desc *desc);
 
 /** Ends the trace: waits for the recorded operations (blocks), and completes the file. The ring can
@@ -11791,6 +11791,18 @@ DS__SEAM static void ds__activity_drop(ds__activity_note *note) {
     ds__activity_cancel(note);
 }
 
+/* Adds a copy of a name, which then lives until shutdown. Returns 0 if there are too many bytes of
+   names. `lock` is held. */
+static int ds__activity_text_add(ds__activity_text *text) {
+    size_t size = strlen(text->text) + 1;
+    if (ds__activity.name_bytes + size > DS__ACTIVITY_NAME_BYTES)
+        return 0;
+    ds__activity.name_bytes += size;
+    text->next = ds__activity.names;
+    ds__activity.names = text;
+    return 1;
+}
+
 /* Returns a copy of the kernel's name that lives until shutdown: the kernel may be gone when the
    record is handed over. */
 DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
@@ -11806,10 +11818,7 @@ DS__SEAM static const char *ds__activity_name(ds__kernel *k) {
     memcpy(text->text, k->name, size);
     ds__spinlock_lock(&ds__activity.lock);
     name = atomic_load_explicit(&k->recorded_name, memory_order_relaxed);
-    if (!name && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
-        ds__activity.name_bytes += size;
-        text->next = ds__activity.names;
-        ds__activity.names = text;
+    if (!name && ds__activity_text_add(text)) {
         name = text->text;
         text = NULL;
         atomic_store_explicit(&k->recorded_name, name, memory_order_release);
@@ -11841,10 +11850,7 @@ DS__SEAM static const char *ds__activity_text_keep(const char *name) {
     memcpy(fresh->text, name, size);
     ds__spinlock_lock(&ds__activity.lock);
     found = ds__activity_text_find(name); /* another thread may have added it */
-    if (!found && ds__activity.name_bytes + size <= DS__ACTIVITY_NAME_BYTES) {
-        ds__activity.name_bytes += size;
-        fresh->next = ds__activity.names;
-        ds__activity.names = fresh;
+    if (!found && ds__activity_text_add(fresh)) {
         found = fresh;
         fresh = NULL;
     }
@@ -83876,7 +83882,7 @@ static void ds__trace_html_end(ds__trace_output *o, uint64_t now) {
 /* trace/json.h - traces for Perfetto and chrome://tracing.
 
    Writes an array of events in the format of Chrome's traces: a process for each device with a
-   thread for each stream, and process 0 for the threads of the host. Waits stand on a track of
+   thread for each stream, and process 0 for the threads of the host. Waits have a track of
    their own, because they overlap the operation before them in other views. An arrow leads from the
    operation that a wait waited for to the operation behind the wait (phases "s" and "f").
 
@@ -83884,10 +83890,10 @@ static void ds__trace_html_end(ds__trace_output *o, uint64_t now) {
    1. Each event is one line that ends with a comma, after the first one. A viewer accepts an array
       that is cut off.
    2. A file has at most DS__TRACE_PART bytes of text: then another part begins, with its own names.
-   3. Perfetto turns an arrow round whose target begins before its source, as most waits do. So the
-      target is the next event of the stream, which "f" without "bp" means. "s" must lie in the
-      source, therefore it is a nanosecond before the end. Both are written with the wait, if the
-      source is in the same part.
+   3. Perfetto reverses an arrow whose target begins before its source, as most waits do. So the
+      target is the next event of the stream, which "f" without "bp" means. "s" must be inside the
+      source, so it is a nanosecond before the end. Both are written with the wait, if the source is
+      in the same part.
 
    Invariants: times are microseconds with three decimals, relative to the start of the trace.
    Locks: ds__trace.file_lock is held.

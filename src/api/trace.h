@@ -69,8 +69,8 @@ typedef struct ds_trace_stats {
     it in this process, which has one place for a tool. DS_ERR_INVALID_VALUE: a file cannot be
     written, or has an unknown ending, or a value is out of range. DS_ERR_UNSUPPORTED: .json.gz
     without DEVSTREAM_ZLIB, or the CPU driver has a fabric, or CUPTI is wanted and there is no CUDA
-    device or no libcupti of CUDA 11.8 or later. DS_ERR_DRIVER: CUPTI refused. After a
-    failure that is none of the parameters, the ring of the trace before is gone. */
+    device or no libcupti of CUDA 11.8 or later. DS_ERR_DRIVER: CUPTI refused. If the
+    call fails for another reason than a parameter, the records of the trace before are gone. */
 DSDEF DS_MUST_USE ds_result ds_trace_start(const ds_trace_desc *desc);
 
 /** Ends the trace: waits for the recorded operations (blocks), and completes the file. The ring can

@@ -1,7 +1,7 @@
 /* trace/json.h - traces for Perfetto and chrome://tracing.
 
    Writes an array of events in the format of Chrome's traces: a process for each device with a
-   thread for each stream, and process 0 for the threads of the host. Waits stand on a track of
+   thread for each stream, and process 0 for the threads of the host. Waits have a track of
    their own, because they overlap the operation before them in other views. An arrow leads from the
    operation that a wait waited for to the operation behind the wait (phases "s" and "f").
 
@@ -9,10 +9,10 @@
    1. Each event is one line that ends with a comma, after the first one. A viewer accepts an array
       that is cut off.
    2. A file has at most DS__TRACE_PART bytes of text: then another part begins, with its own names.
-   3. Perfetto turns an arrow round whose target begins before its source, as most waits do. So the
-      target is the next event of the stream, which "f" without "bp" means. "s" must lie in the
-      source, therefore it is a nanosecond before the end. Both are written with the wait, if the
-      source is in the same part.
+   3. Perfetto reverses an arrow whose target begins before its source, as most waits do. So the
+      target is the next event of the stream, which "f" without "bp" means. "s" must be inside the
+      source, so it is a nanosecond before the end. Both are written with the wait, if the source is
+      in the same part.
 
    Invariants: times are microseconds with three decimals, relative to the start of the trace.
    Locks: ds__trace.file_lock is held.

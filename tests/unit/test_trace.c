@@ -961,7 +961,7 @@ static void test_collectives_have_steps(void **state) {
 /* A kernel of the library outlives ds_shutdown, which frees the recorded names. */
 static void test_kernels_of_the_library_keep_their_names(void **state) {
     (void)state;
-    for (int session = 0; session < 2; session++) {
+    for (int start = 0; start < 2; start++) {
         static ds_cpu_desc cpu = { .devices = 3 };
         ds_tensor *source, *to[2];
         ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .trace = path_of("names.html") }));
