@@ -79,7 +79,7 @@ endif
 
 # Examples that check themselves or run under the check layer: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
-RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train race hello devices memory
+RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train train_ranks ring race hello devices memory
 RUNS        := $(B)/run/expect $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 
@@ -88,6 +88,7 @@ FUZZ_API    := $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/api*.c))
 FUZZ_PROGRAMS := build/clang-fuzz/fuzz-api$(if $(filter cuda,$(DS_TEST_DRIVER)),-standin, build/clang-fuzz/fuzz-ptx)
 
 HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_kernel.h devstream_check.h devstream_trace.h \
+               devstream_ranks.h \
                devstream.hpp
 # Versions of a series can stand for each other; before 1.0 a minor version is a series.
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
@@ -105,7 +106,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer trace-page fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -208,6 +209,9 @@ TRACE_RUNS := $(foreach driver,cpu $(if $(CUDA_HOME),standin),$(addprefix $(B)/r
 trace-page: ## test the page of a trace in a headless browser (chromium), and traces of examples in Perfetto; PART=keys: the tests of the page with this in their name
 	$(SUBMAKE) -j$(JOBS) $(TRACE_RUNS)
 	@tests/trace/run.sh $(B)/run $(PART)
+
+ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=4: one part
+	@tests/ranks/parts.sh $(B) $(PART)
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
@@ -511,6 +515,11 @@ $(B)/native/%.o: tests/unit/native/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=gnu11 -O3 -march=native -c $< -o $@
 
+$(B)/ranks/%: private CC := $(UNIT_CC)
+$(B)/ranks/%: tests/ranks/%.c $(STANDIN) $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) -pthread -ldl -lm
+
 $(B)/unit/%: tests/check/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) $(CMOCKA:%=-L%/lib) -lcmocka -pthread -ldl -lm
@@ -537,7 +546,7 @@ $(B)/run/standin/%: $(B)/run/%.o $(B)/cuda/devstream.o $(STANDIN)
 
 # With CUDA compiled in where its toolkit is; they run without a GPU too.
 # They link one object, so they do not implement the headers, although their sources do.
-LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK TRACE)
+LINKED := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK TRACE RANKS)
 $(B)/examples/%: examples/%.c $(LIBRARY)/libdevstream.a
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 $(LINKED) $< $(LIBRARY)/libdevstream.a -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm

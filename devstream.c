@@ -7,3 +7,4 @@
 #include "devstream_kernel.h"
 #include "devstream_check.h"
 #include "devstream_trace.h"
+#include "devstream_ranks.h"

@@ -225,7 +225,13 @@ extern "C" {
       "the executable graph does not support the changes and was not updated") \
     X(DS_ERR_PEER_DIED, -29, "another process, on which the operation depends, has ended") \
     X(DS_ERR_WOULD_SYNCHRONIZE, -30, \
-      "the call would make the host wait for a device; the sync debug mode does not allow waits")
+      "the call would make the host wait for a device; the sync debug mode does not allow it") \
+    X(DS_ERR_TIMEOUT, -31, \
+      "an operation of a process group was not complete in time; compare the flight recorders of " \
+      "the ranks") \
+    X(DS_ERR_ABORTED, -32, "the process group was aborted; ds_error_get_last() has the reason") \
+    X(DS_ERR_MISMATCH, -33, \
+      "the ranks of a process group called different operations; ds_error_get_last() names them")
 
 /* clang-format on */
 
@@ -2103,7 +2109,8 @@ typedef enum ds_activity_kind {
     /** a record of an event; on CPU devices only of one with timing, as others are no operation */
     DS_ACTIVITY_RECORD = 5,
     /** a wait for an event or a stream: from when the stream comes to the wait to its end. A wait
-        for work that is complete already may have no record */
+        for work that is complete already may have no record. With a name: an operation between the
+        ranks of a process group, from when the stream comes to it until its data is in place */
     DS_ACTIVITY_WAIT = 6,
     DS_ACTIVITY_VALUES = 7, /**< writes of words and waits for words; `count` is their number */
     /** a launch of an executable, from its first node to its last one; its nodes have no records */
@@ -2122,13 +2129,15 @@ typedef struct ds_activity {
     uint64_t end_ns;   /**< time at which it ended */
     /** time at which the call enqueued it; begin_ns is not earlier */
     uint64_t enqueue_ns;
-    uint64_t bytes; /**< of a copy or fill, else 0 */
+    /** of a copy or fill, or that this rank moves in an operation between ranks; else 0 */
+    uint64_t bytes;
     uint64_t count; /**< of a kernel or values, else 0 */
     /** number of the operation, from 1 in the order of enqueueing; unique in the process */
     uint64_t correlation_id;
     /** the id that the calling thread has pushed last (ds_activity_push_id), or 0 */
     uint64_t external_id;
-    /** name of the kernel, valid until ds_shutdown; else NULL */
+    /** name of the kernel, or of the operation between ranks, as "all_reduce"; valid until
+        ds_shutdown. Else NULL */
     const char *name;
     /** the public function that enqueued the operation, as "ds_copy" */
     const char *call;
@@ -3808,6 +3817,8 @@ DS__SEAM static void *ds__os_library_open(const char *path) {
     return dlopen(path, RTLD_NOW);
 }
 
+/* Returns the address of a symbol; NULL: there is none. library NULL: a symbol of the program or of
+   a library that it is linked with. */
 DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
     return dlsym(library, name);
 }
@@ -4304,7 +4315,8 @@ static inline double ds__double_sqrt(double x) {
 
    Finds libraries that are loaded already (ds__os_library_loaded) and files by a pattern
    (ds__os_last_match). DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
-   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart.
+   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart. DS__MPI_LOADED is the same for
+   MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
 
    Invariants: a process with more rights than its caller takes no library from the environment
    (ds__os_environment).
@@ -4320,9 +4332,23 @@ static inline double ds__double_sqrt(double x) {
 #define DS__CUDART_LOADED 0
 #endif
 
+#ifdef DEVSTREAM_MPI
+#define DS__MPI_LOADED 0
+#else
+#define DS__MPI_LOADED 1
+#endif
+
 /* Returns a library that the process has loaded already, under any path. NULL: it has not. */
 DS__SEAM static void *ds__os_library_loaded(const char *name) {
     return dlopen(name, RTLD_NOW | 4 /* RTLD_NOLOAD, which C11 hides */);
+}
+
+/* Loads a shared library whose symbols the libraries that are loaded later can use. Returns NULL on
+   failure, with the reason in *out_error; the text is valid until the thread's next such call. */
+DS__SEAM static void *ds__os_library_share(const char *path, const char **out_error) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    *out_error = library ? NULL : dlerror();
+    return library;
 }
 
 /* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
@@ -5068,6 +5094,9 @@ typedef struct ds__tls_block {
     ds_site site;      /* where it was called from */
     int in_callback;   /* 1: inside of user code that devstream runs */
     int nested;        /* CPU driver: streams being run inside of one another */
+    /* the driver's stream or event for which the thread waits while it drives requests
+       (base/drive.h); a driver sets it to NULL when the thread must go on */
+    const void *awaited;
     /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
        relaxed meanwhile) */
     int relaxed;
@@ -5188,6 +5217,10 @@ enum {
     /* the check layer has reported a race: label is the text, hazard, operation, before, and the
        stream of the later operation */
     DS__SEEN_RACE,
+    /* a host function was captured that begins an operation between ranks: ptr is its argument,
+       operands are the memory of the operation, and the wait for it waits for `word` */
+    DS__SEEN_CAPTURE,
+    DS__SEEN_CAPTURE_END, /* no graph has that host function any more: ptr, word */
     DS__SEEN_KINDS
 };
 
@@ -5210,6 +5243,7 @@ typedef struct ds__seen {
     const char *fn; /* the public function that runs, and its site; of the library's threads NULL */
     ds_site site;
     const void *ptr;
+    const void *word;
     size_t bytes;
     size_t room; /* bytes of the block with its padding */
     ds_device device;
@@ -5329,6 +5363,338 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
     memcpy(array, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
+}
+
+/* base/handle.h - handles and their tables.
+
+   Turns a handle into the address of an object and back. A table (ds__table) has a slot for
+   every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
+   ds__handle_of makes the public handle. base/pin.h destroys objects and reclaims them.
+
+   Policy:
+   1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
+      and references (30 bits): one for the owners, and one for each other holder, such as a
+      current-stream slot or a graph node.
+   2. Destroying an object makes its handle stale at once and drops the owners' reference. An
+      object without references is freed when no call uses it.
+   3. A call that uses an object stores its address in the thread's hazard pointers, with a plain
+      store. A thread that wants to free objects makes all processors pass a barrier
+      (membarrier), then reads all hazard pointers. So a call pays two stores and no locked
+      instruction; the freeing thread pays for both.
+   4. Slots are in chunks that do not move before ds_shutdown, so a look-up takes no lock.
+
+   Invariants: an object begins with its ds__slot. The generation of a slot in use is not 0, and
+   it rises each time the slot is given out. Chunk i has DS__FIRST_CHUNK << i objects.
+   Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
+   other functions take none.
+   Threads: any thread, concurrently. */
+
+/* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
+_Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
+
+/* ds_handle_to_number moves the index to the left. */
+_Static_assert(((uint64_t)64 << 25) <= (uint64_t)1 << 31, "an index has more than 31 bits");
+
+/* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
+static char *ds__copy_text(const char *text, size_t longest) {
+    size_t n = strlen(text);
+    if (n > longest)
+        n = longest;
+    char *copy = ds__host_alloc(n + 1);
+    if (copy)
+        memcpy(copy, text, n);
+    return copy;
+}
+
+/* Modules above the core, in the order of their layers. */
+enum {
+    DS__MODULE_ALLOC,
+    DS__STREAM_MODULES, /* the number of modules above, which keep state for each stream */
+    DS__MODULE_KERNEL = DS__STREAM_MODULES,
+    DS__MODULE_RNG,
+    DS__MODULE_TENSOR,
+    DS__MODULE_TOPOLOGY,
+    DS__MODULE_COMM,
+    DS__MODULE_RANKS,
+    DS__MODULES
+};
+
+/* ---- >>handles ------------------------------------------------------------------------------- */
+
+enum {
+    DS__FREE = 0,
+    DS__ALIVE = 1,
+    DS__DYING = 2,
+    DS__ZOMBIE = 3 /* destroyed, without references, in the list to be freed */
+};
+
+#define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
+#define DS__STATE(word) ((uint32_t)((word) >> 30) & 3u)
+#define DS__GENERATION(word) ((uint32_t)((word) >> 32))
+#define DS__WORD(generation, state, refs) \
+    ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
+
+typedef struct ds__slot {
+    _Atomic uint64_t word;
+    uint32_t index;
+    uint32_t next; /* index + 1, in the list of free slots or of zombies */
+} ds__slot;
+
+#define DS__FIRST_CHUNK 64u
+
+typedef struct ds__table {
+    const char *what; /* "stream" */
+    size_t element;   /* size of the object, which begins with a ds__slot */
+    void (*free_fn)(void *object);
+    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free
+       later */
+    void (*defer_fn)(void *object);
+    /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
+    int (*batched_fn)(const void *object);
+    ds__spinlock lock;
+    uint32_t generation; /* the generation of unused slots; differs after each shutdown */
+    uint32_t used;
+    uint32_t free_head;
+    uint32_t zombies;
+    _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
+} ds__table;
+
+/* Returns the slot with this index, or NULL if its chunk is not allocated. */
+static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
+    uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
+    if (DS__UNLIKELY(c >= 25))
+        return NULL;
+    char *chunk = atomic_load_explicit(&t->chunk[c], memory_order_acquire);
+    if (DS__UNLIKELY(!chunk))
+        return NULL;
+    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) *
+                                            t->element);
+}
+
+static inline uint64_t ds__handle_of(const ds__slot *slot) {
+    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
+    return (word & 0xffffffff00000000u) | (slot->index + 1);
+}
+
+/* Allocates a chunk of slots, if it is not there. The table's lock is held. */
+static void ds__table_grow(ds__table *t, uint32_t c) {
+    if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
+        return;
+    size_t count = (size_t)DS__FIRST_CHUNK << c;
+    char *chunk = ds__host_alloc(count * t->element);
+    for (uint32_t i = 0; chunk && i < count; i++)
+        ((ds__slot *)(void *)(chunk + i * t->element))->index =
+            (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
+    atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
+}
+
+/* Takes a free slot; NULL: no memory. The table's lock is held. */
+static ds__slot *ds__table_slot_alloc(ds__table *t) {
+    ds__slot *slot = NULL;
+    if (t->free_head) {
+        slot = ds__slot_at(t, t->free_head - 1);
+        t->free_head = slot->next;
+        return slot;
+    }
+    uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
+    if (c >= 25)
+        return NULL;
+    ds__table_grow(t, c);
+    slot = ds__slot_at(t, t->used);
+    if (slot)
+        t->used++;
+    return slot;
+}
+
+/* Returns a slot for a new object, alive with one reference. No other thread reaches the object
+   before it has the handle. NULL: no memory. */
+static void *ds__table_add(ds__table *t) {
+    ds__spinlock_lock(&t->lock);
+    ds__slot *slot = ds__table_slot_alloc(t);
+    ds__spinlock_unlock(&t->lock);
+    if (!slot)
+        return NULL;
+
+    memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
+    uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
+    /* never used */
+    if (generation == 0)
+        generation = t->generation;
+    if (++generation == 0)
+        generation = 1;
+    atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
+    return slot;
+}
+
+/* base/object.h - structs behind the handles.
+
+   Defines the objects that a handle stands for: ds__stream, ds__event, ds__kernel, ds__graph and
+   ds__exec. It also declares the struct names that rooms of base/ need from each other.
+
+   Invariants: every object begins with its ds__slot, so the tables of base/handle.h can hold it.
+   A stream's `id` is unique for the life of the process. An event's `driver` is set before its
+   `native`. Launching threads read the first part of a kernel, workers write the part behind the
+   padding.
+   Locks: none are taken here. ds__g.label_lock guards the labels of streams. `lock` of a graph
+   or executable guards its body, and `bind` of an event its device until the device is settled.
+   Threads: any thread. Most other fields do not change after creation, or they are atomic. */
+
+typedef struct ds__driver ds__driver;
+typedef struct ds__ranges ds__ranges;
+typedef struct ds__body ds__body;
+typedef struct ds__node ds__node;
+typedef struct ds__object ds__object;
+typedef struct ds__capture ds__capture;
+
+enum {
+    DS__STREAM_NEW = 0,
+    DS__STREAM_LEGACY = 1,
+    DS__STREAM_PER_THREAD = 2,
+    DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */
+};
+
+typedef struct ds__stream {
+    ds__slot slot;
+    const ds__driver *driver;
+    void *native; /* the driver's stream */
+    uint64_t id;  /* unique for the life of the process */
+    ds_device device;
+    int priority;
+    int requested;
+    int share; /* multiprocessors or threads that its work may use; 0: all */
+    unsigned flags;
+    uint8_t kind;              /* DS__STREAM_* */
+    uint8_t borrowed;          /* 1: a wrapper that must not end the native stream */
+    uint8_t of_legacy;         /* 1: a wrapper of the legacy stream */
+    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
+    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
+    _Atomic int owners;
+    /* of a wrapper of a default stream: that stream, with a reference */
+    ds_stream base;
+    _Atomic(void *) module[DS__STREAM_MODULES]; /* the state that modules keep for the stream */
+    char *label;
+    void (*release_fn)(void *user);
+    void *user;
+    ds_site made;
+} ds__stream;
+
+typedef struct ds__event {
+    ds__slot slot;
+    _Atomic(void *) native; /* the driver's event, made at the first record */
+    ds__spinlock bind;      /* of its device, until that is settled */
+    /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
+    _Atomic int settled;
+    int claims;  /* calls that are about to settle it */
+    int binding; /* 1: a thread creates its native event */
+    int imported;
+    const ds__driver *driver; /* of the first record; set before `native` */
+    _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
+    /* the handle of the stream of the last record by a call, for sentences; 0: none */
+    _Atomic uint64_t recorded_on;
+    unsigned flags;
+    char *label;
+    ds_site made;
+} ds__event;
+
+/* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
+   no call could launch the kernel any more (core/kernel.h). */
+/* Statuses with which the CPU form of a block kernel fails (ds_kernel_run_blocks). */
+enum { DS__KERNEL_LOOP_LEFT = INT_MIN + 1, DS__KERNEL_SCRATCH_SPENT, DS__KERNEL_NO_SCRATCH };
+
+typedef struct ds__kernel {
+    ds__slot slot;
+    ds_kernel_fn cpu_fn;
+    size_t args_size;
+    size_t grain;
+    const char *name;
+    ds_param *params;
+    size_t param_count;
+    ds_kernel_cuda cuda;
+    ds_site made;
+    _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
+    int ours; /* 1: a kernel of the library; its own error sentence describes the failure */
+    uint64_t (*bytes_fn)(size_t items, const void *args);
+    /* for layers (base/extent.h); at most one of both is set, and launches read neither */
+    ds_extent *extents;
+    void (*extents_fn)(const void *args, size_t *out_bytes);
+    /* of a kernel of the library, in place of its extents: writes the width, the pitch and the
+       number of the rows that a parameter accesses; returns 0 if they are not such rows */
+    int (*rows_fn)(const void *args, size_t param, size_t out_rows[3]);
+    /* threads that launch read the members above; workers write those below */
+    char pad[64];
+    _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
+    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet, or `ours` */
+    _Atomic(const char *) recorded_name;
+} ds__kernel;
+
+typedef struct ds__graph {
+    ds__slot slot;
+    ds__mutex lock; /* held across calls of the driver */
+    ds__body *body;
+    _Atomic int capturing; /* captures that make it */
+    char *label;
+    ds_site made;
+} ds__graph;
+
+typedef struct ds__exec {
+    ds__slot slot;
+    ds__mutex lock; /* held across calls of the driver */
+    const ds__driver *driver;
+    ds__body *body; /* what later launches do */
+    void *native;
+    unsigned flags;
+    char *label;
+    ds_site made;
+} ds__exec;
+
+/* base/drive.h - requests that waiting host threads drive.
+
+   Lets a module above the core work while a host thread waits: process groups test the requests of
+   their engine (ds__drive_until). Also lets it report failures that a driver cannot report, because
+   its streams cannot be made to fail (ds__drive_failure).
+
+   Invariants: `open` is the number of requests that have begun and are not over. `failed` is not 0
+   while failures are known that drivers do not report. The functions are set before either is
+   raised, and stay until ds_shutdown.
+   Locks: none. The functions of the module take its own locks, and never wait for work.
+   Threads: any. */
+
+static struct {
+    _Atomic int open;
+    _Atomic int failed;
+    /* groups of several ranks. A stream may wait for another rank, which may wait for another
+       stream of this one: the library must not add waits between streams that the program has not
+       asked for */
+    _Atomic int groups;
+    /* tests the requests that have begun until query_fn(object) is not DS_NOT_READY, or the driver
+       asks the thread to go on (ds__tls.awaited is NULL); gives up after a short time in which no
+       request made progress */
+    void (*wait_fn)(ds_result (*query_fn)(void *object), void *object);
+    /* returns the failure of the work of a stream, or of any stream of the device (stream 0), with
+       its sentence */
+    ds_result (*failure_fn)(ds_device device, uint64_t stream);
+    void (*forget_fn)(ds_device device); /* the device was reset */
+} ds__drive;
+
+/* Drives requests until query_fn(object) is not DS_NOT_READY, none is open, or none makes progress.
+   Drivers call it in waits without a time limit. awaited: the driver's stream or event. */
+static inline void ds__drive_until(ds_result (*query_fn)(void *object), void *object,
+                                   const void *awaited) {
+    if (DS__LIKELY(!atomic_load_explicit(&ds__drive.open, memory_order_relaxed)))
+        return;
+    ds__tls.mute++; /* the wait that follows reports a failure */
+    ds__tls.awaited = awaited;
+    ds__drive.wait_fn(query_fn, object);
+    ds__tls.awaited = NULL;
+    ds__tls.mute--;
+}
+
+/* Returns the result of a wait, or the failure that the driver does not report. */
+static inline ds_result ds__drive_failure(ds_result r, ds_device device, uint64_t stream) {
+    if (DS__LIKELY(!atomic_load_explicit(&ds__drive.failed, memory_order_relaxed)) || r < 0)
+        return r;
+    ds_result failure = ds__drive.failure_fn(device, stream);
+    return failure < 0 ? failure : r;
 }
 
 /* base/log.h - messages to the program or to standard error.
@@ -5495,166 +5861,6 @@ __attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result 
 /* If r is an error and the object has a label, appends the label to the sentence. Returns r. */
 DS__SEAM static ds_result ds__name_object(ds_result r, const char *what, const char *label) {
     return r >= 0 || !label ? r : ds__fail_append(r, " (%s \"%s\")", what, label);
-}
-
-/* base/handle.h - handles and their tables.
-
-   Turns a handle into the address of an object and back. A table (ds__table) has a slot for
-   every object of one kind; ds__table_add gives out a slot, ds__slot_at finds one, and
-   ds__handle_of makes the public handle. base/pin.h destroys objects and reclaims them.
-
-   Policy:
-   1. A handle is index + 1 and generation. A slot's word is generation (32 bits), state (2 bits)
-      and references (30 bits): one for the owners, and one for each other holder, such as a
-      current-stream slot or a graph node.
-   2. Destroying an object makes its handle stale at once and drops the owners' reference. An
-      object without references is freed when no call uses it.
-   3. A call that uses an object stores its address in the thread's hazard pointers, with a plain
-      store. A thread that wants to free objects makes all processors pass a barrier
-      (membarrier), then reads all hazard pointers. So a call pays two stores and no locked
-      instruction; the freeing thread pays for both.
-   4. Slots are in chunks that do not move before ds_shutdown, so a look-up takes no lock.
-
-   Invariants: an object begins with its ds__slot. The generation of a slot in use is not 0, and
-   it rises each time the slot is given out. Chunk i has DS__FIRST_CHUNK << i objects.
-   Locks: ds__table_add takes the table's lock, and calls the user's allocator under it. The
-   other functions take none.
-   Threads: any thread, concurrently. */
-
-/* A program may keep a handle in a pointer; tests/unit/abi.h has the sizes of all handles. */
-_Static_assert(sizeof(void *) >= sizeof(uint64_t), "a handle does not fit a pointer");
-
-/* ds_handle_to_number moves the index to the left. */
-_Static_assert(((uint64_t)64 << 25) <= (uint64_t)1 << 31, "an index has more than 31 bits");
-
-/* Returns a copy of the first `longest` bytes of a text. NULL: no memory. */
-static char *ds__copy_text(const char *text, size_t longest) {
-    size_t n = strlen(text);
-    if (n > longest)
-        n = longest;
-    char *copy = ds__host_alloc(n + 1);
-    if (copy)
-        memcpy(copy, text, n);
-    return copy;
-}
-
-/* Modules above the core, in the order of their layers. */
-enum {
-    DS__MODULE_ALLOC,
-    DS__STREAM_MODULES, /* the number of modules above, which keep state for each stream */
-    DS__MODULE_KERNEL = DS__STREAM_MODULES,
-    DS__MODULE_RNG,
-    DS__MODULE_TENSOR,
-    DS__MODULE_TOPOLOGY,
-    DS__MODULE_COMM,
-    DS__MODULES
-};
-
-/* ---- >>handles ------------------------------------------------------------------------------- */
-
-enum {
-    DS__FREE = 0,
-    DS__ALIVE = 1,
-    DS__DYING = 2,
-    DS__ZOMBIE = 3 /* destroyed, without references, in the list to be freed */
-};
-
-#define DS__REFS(word) ((uint32_t)(word)&0x3fffffffu)
-#define DS__STATE(word) ((uint32_t)((word) >> 30) & 3u)
-#define DS__GENERATION(word) ((uint32_t)((word) >> 32))
-#define DS__WORD(generation, state, refs) \
-    ((uint64_t)(generation) << 32 | (uint64_t)(state) << 30 | (refs))
-
-typedef struct ds__slot {
-    _Atomic uint64_t word;
-    uint32_t index;
-    uint32_t next; /* index + 1, in the list of free slots or of zombies */
-} ds__slot;
-
-#define DS__FIRST_CHUNK 64u
-
-typedef struct ds__table {
-    const char *what; /* "stream" */
-    size_t element;   /* size of the object, which begins with a ds__slot */
-    void (*free_fn)(void *object);
-    /* NULL, or: takes over an object that no call uses any more, and calls ds__table_slot_free
-       later */
-    void (*defer_fn)(void *object);
-    /* NULL, or: 1 if the program cannot notice a late release of the object (DS__RECLAIM_BATCH) */
-    int (*batched_fn)(const void *object);
-    ds__spinlock lock;
-    uint32_t generation; /* the generation of unused slots; differs after each shutdown */
-    uint32_t used;
-    uint32_t free_head;
-    uint32_t zombies;
-    _Atomic(char *) chunk[25]; /* chunk i holds DS__FIRST_CHUNK << i objects */
-} ds__table;
-
-/* Returns the slot with this index, or NULL if its chunk is not allocated. */
-static inline ds__slot *ds__slot_at(ds__table *t, uint32_t index) {
-    uint32_t c = 31u - (uint32_t)__builtin_clz(index / DS__FIRST_CHUNK + 1);
-    if (DS__UNLIKELY(c >= 25))
-        return NULL;
-    char *chunk = atomic_load_explicit(&t->chunk[c], memory_order_acquire);
-    if (DS__UNLIKELY(!chunk))
-        return NULL;
-    return (ds__slot *)(void *)(chunk + (size_t)(index - (DS__FIRST_CHUNK << c) + DS__FIRST_CHUNK) *
-                                            t->element);
-}
-
-static inline uint64_t ds__handle_of(const ds__slot *slot) {
-    uint64_t word = atomic_load_explicit(&slot->word, memory_order_relaxed);
-    return (word & 0xffffffff00000000u) | (slot->index + 1);
-}
-
-/* Allocates a chunk of slots, if it is not there. The table's lock is held. */
-static void ds__table_grow(ds__table *t, uint32_t c) {
-    if (atomic_load_explicit(&t->chunk[c], memory_order_relaxed))
-        return;
-    size_t count = (size_t)DS__FIRST_CHUNK << c;
-    char *chunk = ds__host_alloc(count * t->element);
-    for (uint32_t i = 0; chunk && i < count; i++)
-        ((ds__slot *)(void *)(chunk + i * t->element))->index =
-            (DS__FIRST_CHUNK << c) - DS__FIRST_CHUNK + i;
-    atomic_store_explicit(&t->chunk[c], chunk, memory_order_release);
-}
-
-/* Takes a free slot; NULL: no memory. The table's lock is held. */
-static ds__slot *ds__table_slot_alloc(ds__table *t) {
-    ds__slot *slot = NULL;
-    if (t->free_head) {
-        slot = ds__slot_at(t, t->free_head - 1);
-        t->free_head = slot->next;
-        return slot;
-    }
-    uint32_t c = 31u - (uint32_t)__builtin_clz(t->used / DS__FIRST_CHUNK + 1);
-    if (c >= 25)
-        return NULL;
-    ds__table_grow(t, c);
-    slot = ds__slot_at(t, t->used);
-    if (slot)
-        t->used++;
-    return slot;
-}
-
-/* Returns a slot for a new object, alive with one reference. No other thread reaches the object
-   before it has the handle. NULL: no memory. */
-static void *ds__table_add(ds__table *t) {
-    ds__spinlock_lock(&t->lock);
-    ds__slot *slot = ds__table_slot_alloc(t);
-    ds__spinlock_unlock(&t->lock);
-    if (!slot)
-        return NULL;
-
-    memset((char *)slot + sizeof *slot, 0, t->element - sizeof *slot);
-    uint32_t generation = DS__GENERATION(atomic_load_explicit(&slot->word, memory_order_relaxed));
-    /* never used */
-    if (generation == 0)
-        generation = t->generation;
-    if (++generation == 0)
-        generation = 1;
-    atomic_store_explicit(&slot->word, DS__WORD(generation, DS__ALIVE, 1), memory_order_release);
-    return slot;
 }
 
 /* base/pin.h - hazard pointers, references and reclaiming.
@@ -5900,127 +6106,6 @@ static void ds__table_destroy(ds__table *t) {
     t->used = t->free_head = t->zombies = 0;
 }
 
-/* base/object.h - structs behind the handles.
-
-   Defines the objects that a handle stands for: ds__stream, ds__event, ds__kernel, ds__graph and
-   ds__exec. It also declares the struct names that rooms of base/ need from each other.
-
-   Invariants: every object begins with its ds__slot, so the tables of base/handle.h can hold it.
-   A stream's `id` is unique for the life of the process. An event's `driver` is set before its
-   `native`. Launching threads read the first part of a kernel, workers write the part behind the
-   padding.
-   Locks: none are taken here. ds__g.label_lock guards the labels of streams. `lock` of a graph
-   or executable guards its body, and `bind` of an event its device until the device is settled.
-   Threads: any thread. Most other fields do not change after creation, or they are atomic. */
-
-typedef struct ds__driver ds__driver;
-typedef struct ds__ranges ds__ranges;
-typedef struct ds__body ds__body;
-typedef struct ds__node ds__node;
-typedef struct ds__object ds__object;
-typedef struct ds__capture ds__capture;
-
-enum {
-    DS__STREAM_NEW = 0,
-    DS__STREAM_LEGACY = 1,
-    DS__STREAM_PER_THREAD = 2,
-    DS__STREAM_LANE = 3 /* the CPU driver's, of an executable */
-};
-
-typedef struct ds__stream {
-    ds__slot slot;
-    const ds__driver *driver;
-    void *native; /* the driver's stream */
-    uint64_t id;  /* unique for the life of the process */
-    ds_device device;
-    int priority;
-    int requested;
-    int share; /* multiprocessors or threads that its work may use; 0: all */
-    unsigned flags;
-    uint8_t kind;              /* DS__STREAM_* */
-    uint8_t borrowed;          /* 1: a wrapper that must not end the native stream */
-    uint8_t of_legacy;         /* 1: a wrapper of the legacy stream */
-    uint8_t prompt;            /* 1: to be reclaimed at once; set before the handle is stale */
-    _Atomic uint8_t unwrapped; /* 1: the native stream was given away */
-    _Atomic int owners;
-    /* of a wrapper of a default stream: that stream, with a reference */
-    ds_stream base;
-    _Atomic(void *) module[DS__STREAM_MODULES]; /* the state that modules keep for the stream */
-    char *label;
-    void (*release_fn)(void *user);
-    void *user;
-    ds_site made;
-} ds__stream;
-
-typedef struct ds__event {
-    ds__slot slot;
-    _Atomic(void *) native; /* the driver's event, made at the first record */
-    ds__spinlock bind;      /* of its device, until that is settled */
-    /* 1: it stays on its device: a record has succeeded, or a graph or other processes know it */
-    _Atomic int settled;
-    int claims;  /* calls that are about to settle it */
-    int binding; /* 1: a thread creates its native event */
-    int imported;
-    const ds__driver *driver; /* of the first record; set before `native` */
-    _Atomic int64_t device;   /* -1 unbound, else type << 32 | index */
-    /* the handle of the stream of the last record by a call, for sentences; 0: none */
-    _Atomic uint64_t recorded_on;
-    unsigned flags;
-    char *label;
-    ds_site made;
-} ds__event;
-
-/* A launch holds no reference: a destroyed kernel is freed after the work that was pending when
-   no call could launch the kernel any more (core/kernel.h). */
-/* Statuses with which the CPU form of a block kernel fails (ds_kernel_run_blocks). */
-enum { DS__KERNEL_LOOP_LEFT = INT_MIN + 1, DS__KERNEL_SCRATCH_SPENT, DS__KERNEL_NO_SCRATCH };
-
-typedef struct ds__kernel {
-    ds__slot slot;
-    ds_kernel_fn cpu_fn;
-    size_t args_size;
-    size_t grain;
-    const char *name;
-    ds_param *params;
-    size_t param_count;
-    ds_kernel_cuda cuda;
-    ds_site made;
-    _Atomic(void *) native; /* what the driver that loaded the kernel has of it */
-    int ours; /* 1: a kernel of the library; its own error sentence describes the failure */
-    uint64_t (*bytes_fn)(size_t items, const void *args);
-    /* for layers (base/extent.h); at most one of both is set, and launches read neither */
-    ds_extent *extents;
-    void (*extents_fn)(const void *args, size_t *out_bytes);
-    /* of a kernel of the library, in place of its extents: writes the width, the pitch and the
-       number of the rows that a parameter accesses; returns 0 if they are not such rows */
-    int (*rows_fn)(const void *args, size_t param, size_t out_rows[3]);
-    /* threads that launch read the members above; workers write those below */
-    char pad[64];
-    _Atomic uint64_t estimate; /* a driver's: how long the kernel takes, as measured */
-    /* a copy of the name that outlives the kernel (base/activity.h); NULL: none yet, or `ours` */
-    _Atomic(const char *) recorded_name;
-} ds__kernel;
-
-typedef struct ds__graph {
-    ds__slot slot;
-    ds__mutex lock; /* held across calls of the driver */
-    ds__body *body;
-    _Atomic int capturing; /* captures that make it */
-    char *label;
-    ds_site made;
-} ds__graph;
-
-typedef struct ds__exec {
-    ds__slot slot;
-    ds__mutex lock; /* held across calls of the driver */
-    const ds__driver *driver;
-    ds__body *body; /* what later launches do */
-    void *native;
-    unsigned flags;
-    char *label;
-    ds_site made;
-} ds__exec;
-
 /* base/extent.h - memory that a launch accesses through its pointers.
 
    Checks the extents that a kernel states (ds__extent_check_form, ds__extent_check_param), and
@@ -6238,6 +6323,7 @@ enum {
     DS__OP_VALUES,     /* writes of words, and waits for words */
     DS__OP_CONDITION,  /* of nodes only: graphs under a condition */
     DS__OP_CLOSURE,    /* of the CPU driver's streams, and never a node */
+    DS__OP_REMOTE,     /* work that another library does, and never a node */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -6249,6 +6335,7 @@ enum {
     /* must not be captured: if the stream captures, submit does nothing and returns DS__CHANGED */
     DS__OP_OUTSIDE = 4,
     DS__OP_INSIDE = 8, /* kernel: the same unless the stream's capture is u.kernel.capture */
+    DS__OP_PROMPT = 1, /* remote: if the stream is idle, the caller may begin it */
     /* kernel: all blocks run at once, each with as many threads as `places` says */
     DS__OP_TOGETHER = 16,
     /* copy, fill: eight bits of `places` from here on say where the destination is */
@@ -6275,6 +6362,23 @@ enum {
 /* within the library only: the driver has enqueued none of the copies of a batch, and takes them
    one by one */
 #define DS__ONE_BY_ONE ((ds_result)(DS_NOT_READY + 2))
+
+enum {
+    DS__REMOTE_ARRIVED,
+    DS__REMOTE_FAILED, /* the stream has failed, and the work must not begin */
+    DS__REMOTE_AT_ONCE /* the caller of submit begins the work */
+};
+
+/* Work that another library does in the order of a stream. It must stay valid until begin_fn has
+   returned. */
+typedef struct ds__remote {
+    /* Runs once, when the stream gets there (DS__REMOTE_*): begins the work, and does not wait for
+       it. Returns 1 if the work is over already. Takes no lock that a thread holds while it waits,
+       and calls no driver but timeline_pass. */
+    int (*begin_fn)(struct ds__remote *remote, int how);
+    _Atomic int taken; /* 1: the driver has called begin_fn or will call it, even if submit fails */
+    _Atomic int ran;   /* of the CUDA driver: 1: the stream has reached it */
+} ds__remote;
 
 /* A piece of stream work. The core passes it to a driver through the layers, and the CPU driver
    queues it. */
@@ -6371,6 +6475,17 @@ typedef struct ds__op {
             ds__body *bodies;
             int kind;
         } condition;
+
+        /* begin: NULL for the wait alone. The stream waits until the timeline has passed `upto`; no
+           timeline: it does not wait. name, bytes: of the record of activity; the name is a
+           literal */
+        struct {
+            ds__remote *begin;
+            void *timeline;
+            uint64_t upto;
+            const char *name;
+            size_t bytes;
+        } remote;
 
         /* what a driver keeps of the operation that follows; `file` is the call, `line` the thread
            (base/activity.h) */
@@ -6597,6 +6712,10 @@ typedef struct ds__processes {
                   calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
                   is always correct.
 
+   Work of other libraries (DS__OP_REMOTE):
+   timeline_create  Creates a timeline: numbers that only grow, for which streams of all devices of
+                  the driver can wait. *out_base is the number that it has passed already.
+
    Graphs:
    condition_load Loads what conditional nodes of the device need, before one is added.
 
@@ -6641,6 +6760,7 @@ typedef struct ds__processes {
     X(run_together, \
       (void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran), \
       (streams, count, run_fn, user, out_ran)) \
+    X(timeline_create, (void **out, uint64_t *out_base), (out, out_base)) \
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
     X(space_reserve, (int device, size_t size, size_t *out_page, void **out), \
       (device, size, out_page, out)) \
@@ -6730,6 +6850,12 @@ struct ds__driver {
     /* equal for two objects of one device: they are the same queue */
     const void *(*stream_identity)(void *stream);
     void (*event_destroy)(void *event);
+    /* passes all numbers up to this one; numbers never fall */
+    void (*timeline_pass)(void *timeline, uint64_t upto);
+    /* passes all numbers that will ever be waited for; streams that wait for `from` or more fail,
+       if the driver can make streams fail */
+    void (*timeline_fail)(void *timeline, uint64_t from, ds_result code, const char *text);
+    void (*timeline_destroy)(void *timeline);      /* no stream waits for it any more */
     void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
     void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
@@ -7000,6 +7126,7 @@ static ds_activity_kind ds__activity_kind_of(const ds__op *op) {
     case DS__OP_WAIT:
     case DS__OP_WAIT_STREAM:
     case DS__OP_EXTERNAL_WAIT:
+    case DS__OP_REMOTE:
         return DS_ACTIVITY_WAIT;
     case DS__OP_VALUES:
         return DS_ACTIVITY_VALUES;
@@ -7175,6 +7302,9 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
         a.count = op->u.kernel.items;
     } else if (op->kind == DS__OP_VALUES) {
         a.count = op->u.values.count;
+    } else if (op->kind == DS__OP_REMOTE) {
+        a.name = op->u.remote.name;
+        a.bytes = op->u.remote.bytes;
     } else if (op->kind == DS__OP_COPY || op->kind == DS__OP_FILL) {
         a.bytes = ds__op_bytes(op);
         a.dst_device = ds__activity_device_of(op, DS__OP_DST, type);
@@ -7320,6 +7450,10 @@ DS__SEAM static const char *ds__type_name(int type) {
 /* Returns type and index as one number. */
 DS__SEAM static int64_t ds__device_key(ds_device d) {
     return (int64_t)d.type << 32 | d.index;
+}
+
+DS__SEAM static ds_device ds__device_of_key(int64_t key) {
+    return (ds_device){ (int32_t)(key >> 32), (int32_t)key };
 }
 
 /* Returns a number from the environment; 0 if it is unset or not a number. */
@@ -9856,6 +9990,9 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
+    /* how long a waiting thread sleeps at first before it drives requests of other libraries again
+     */
+    DS__CPU_DRIVE_NAP_NS = 100000,
     DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
@@ -10176,6 +10313,7 @@ static struct {
     _Atomic int stream_count;
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
+    ds__cpu_stream *free_timelines;
     ds__cpu_failure *failures;
     /* for events that processes share; under the registries' mutex */
     ds__cpu_progress *progress;
@@ -10485,6 +10623,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
         [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.graph,
+        [DS__OP_REMOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.remote,
         [DS__CPU_OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__CPU_OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__CPU_OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
@@ -10851,9 +10990,15 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     }
 }
 
+/* Returns 1 if the thread will wait for the stream in a moment and run it then. */
+static int ds__cpu_is_awaited(const ds__cpu_stream *s) {
+    return s == ds__tls.awaited && ds__cpu_spin() && !ds__cpu_modes(UINT_MAX);
+}
+
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
+    int awaited = !woken->next && ds__cpu_is_awaited(woken->parked);
     ds__spinlock_lock(&ds__cpu.lock);
     while (woken) {
         ds__cpu_stream *s = woken->parked;
@@ -10865,6 +11010,10 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
+        return;
+    }
+    if (awaited) { /* this thread runs it */
+        ds__tls.awaited = NULL;
         return;
     }
     int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;
@@ -12468,6 +12617,18 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
+/* Begins the work of another library, then waits for it. */
+static int ds__cpu_remote_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                               int failed, int who) {
+    ds__remote *begin = op->u.remote.begin;
+    op->u.remote.begin = NULL; /* the step runs again if the stream is parked */
+    if (begin && begin->begin_fn(begin, failed ? DS__REMOTE_FAILED : DS__REMOTE_ARRIVED))
+        return DS__CPU_EMPTY;
+    if (failed || !op->u.remote.timeline)
+        return DS__CPU_EMPTY;
+    return ds__cpu_wait_step(w, s, op->u.remote.timeline, op->u.remote.upto, number, who);
+}
+
 /* Returns 1 if the stream has failed; a failure of its device counts from this number on. */
 static inline int ds__cpu_adopt_failure(ds__cpu_stream *s, uint64_t number) {
     if (DS__UNLIKELY(!atomic_load_explicit(&s->failure, memory_order_relaxed))) {
@@ -12554,6 +12715,8 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
         return ds__cpu_values_step(s, op, failed) ? DS__CPU_EMPTY : DS__CPU_GONE;
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
+    case DS__OP_REMOTE:
+        return ds__cpu_remote_step(w, s, op, number, failed, who);
     case DS__CPU_OP_SHARED_RECORD:
         ds__cpu_progress_pass(op->u.own.ptr, number, failed);
         break;
@@ -13281,6 +13444,23 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
     }
 }
 
+/* The query of ds__drive_until for a token. */
+static ds_result ds__cpu_token_query(void *token) {
+    const ds__cpu_token *t = token;
+    return atomic_load_explicit(&t->stream->done, memory_order_acquire) >= t->upto ? DS_OK
+                                                                                   : DS_NOT_READY;
+}
+
+/* Drives requests of other libraries, and runs the streams that wait for them, until the stream has
+   passed `upto` or nothing makes progress. Returns 1 if it has passed. */
+static int ds__cpu_wait_drive(ds__cpu_stream *s, uint64_t upto) {
+    ds__cpu_token token = { s, upto };
+    do
+        ds__drive_until(ds__cpu_token_query, &token, s);
+    while (ds__cpu_token_query(&token) == DS_NOT_READY && ds__cpu_help(s, upto));
+    return ds__cpu_token_query(&token) == DS_OK;
+}
+
 /* Lists a waiter with the stream. Returns 0 if the number is passed already. */
 static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
     ds__spinlock_lock(&s->wait_lock);
@@ -13310,6 +13490,42 @@ static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
     return listed;
 }
 
+/* Sleeps until the flag is set, the deadline or, while requests of other libraries are open, a
+   short time is over. */
+static void ds__cpu_wait_nap(_Atomic uint32_t *flag, uint64_t deadline, uint64_t *nap, int driven) {
+    uint64_t left = driven ? *nap : DS__FOREVER;
+    if (deadline != DS__FOREVER) {
+        uint64_t now = ds__now_ns();
+        left = now < deadline ? deadline - now : 0;
+    }
+    *nap += *nap < DS__CPU_TICK_NS ? *nap / 4 : 0;
+    atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
+    ds__futex_wait(flag, 0, left);
+    atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
+}
+
+/* Waits asleep until the stream has passed `upto`. Returns 0 if the time is over first. help: the
+   thread runs the work that it waits for, when it can. */
+static int ds__cpu_wait_asleep(ds__cpu_stream *s, uint64_t upto, uint64_t deadline, int help) {
+    _Atomic uint32_t flag = 0;
+    uint64_t nap = DS__CPU_DRIVE_NAP_NS;
+    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+    if (!ds__cpu_wait_begin(s, &me))
+        return 1;
+    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
+        if (help && ds__cpu_help(s, upto))
+            continue;
+        int driven = help && atomic_load_explicit(&ds__drive.open, memory_order_relaxed);
+        if (driven && ds__cpu_wait_drive(s, upto))
+            continue;
+        if (deadline != DS__FOREVER && ds__now_ns() >= deadline && ds__cpu_wait_cancel(s, &me))
+            return 0;
+        ds__cpu_wait_nap(&flag, deadline, &nap, driven);
+    }
+    atomic_fetch_sub_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
+    return 1;
+}
+
 /* Waits until the stream has passed `upto`, first spinning, then asleep. Returns 0 if the time is
    over first. With a time limit the thread runs no work meanwhile. */
 static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
@@ -13322,27 +13538,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
         if (spun != DS__CPU_SPUN)
             return spun == DS__CPU_PASSED;
     }
-
-    _Atomic uint32_t flag = 0;
-    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
-    if (!ds__cpu_wait_begin(s, &me))
-        return 1;
-    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
-        if (help && ds__cpu_help(s, upto))
-            continue;
-        uint64_t left = DS__FOREVER;
-        if (deadline != DS__FOREVER) {
-            uint64_t now = ds__now_ns();
-            if (now >= deadline && ds__cpu_wait_cancel(s, &me))
-                return 0;
-            left = now < deadline ? deadline - now : 0;
-        }
-        atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
-        ds__futex_wait(&flag, 0, left);
-        atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
-    }
-    atomic_fetch_sub_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
-    return 1;
+    return ds__cpu_wait_asleep(s, upto, deadline, help);
 }
 
 /* Waits under a virtual clock, which advances to the end of the awaited work. A wait with timeout 0
@@ -13360,6 +13556,23 @@ static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeo
     return over;
 }
 
+/* Spins for about a microsecond, in which most waits are over. A look at the stream's state takes
+   its cache line from the worker. The thread therefore looks once, for a stream that no thread has
+   taken yet, and then only while jobs exist. Returns 1 if the number is passed. */
+static inline int ds__cpu_wait_short(ds__cpu_stream *s, uint64_t upto, int help) {
+    if (help && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
+        ds__cpu_help(s, upto);
+    for (int spins = 0; spins < 64; spins++) {
+        if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
+            return 1;
+        if (help && spins % 4 == 0 &&
+            atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
+            ds__cpu_help(s, upto);
+        ds__processor_pause();
+    }
+    return 0;
+}
+
 /* Waits until the stream has passed `upto`. Returns 0 if the time is over first. sleep_at_once: the
    thread does not spin, and runs no work meanwhile. No lock of the driver is held. */
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
@@ -13369,23 +13582,12 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
         return 1;
     if (timeout_ns == 0)
         return 0;
-    if (!sleep_at_once && ds__cpu_spin()) {
-        /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
-           from the worker. The thread therefore looks once, for a stream that no thread has taken
-           yet, and then only while jobs exist. */
-        if (timeout_ns == DS__FOREVER && !ds__cpu.seed &&
-            atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
-            ds__cpu_help(s, upto);
-        int help = timeout_ns == DS__FOREVER && !ds__cpu.seed;
-        for (int spins = 0; spins < 64; spins++) {
-            if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
-                return 1;
-            if (help && spins % 4 == 0 &&
-                atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
-                ds__cpu_help(s, upto);
-            ds__processor_pause();
-        }
-    }
+    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__drive.open, memory_order_relaxed)) && help &&
+        ds__cpu_wait_drive(s, upto))
+        return 1;
+    if (!sleep_at_once && ds__cpu_spin() && ds__cpu_wait_short(s, upto, help))
+        return 1;
     atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
     int over = ds__cpu_wait_slow(s, upto, timeout_ns, sleep_at_once);
     atomic_fetch_sub_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
@@ -13505,6 +13707,15 @@ static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     ds__cpu_wait(s, number, DS__FOREVER, 1);
 }
 
+/* Parks an idle stream, if its next operation is a wait. */
+static void ds__cpu_kick_wait(ds__cpu_stream *s) {
+    uint32_t idle = DS__CPU_IDLE;
+    if (atomic_load(&s->state) == DS__CPU_IDLE &&
+        atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) &&
+        !ds__cpu_park_waiting(s))
+        ds__cpu_go_idle(s);
+}
+
 /* Enqueues an operation; *out_number (may be NULL) is its number. If `op` is NULL, only the order
    with the legacy stream is established, and the number is that of the stream's last operation. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
@@ -13520,17 +13731,14 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     ds__cpu_put_end(s, legacy);
     if (out_number)
         *out_number = number;
-    uint32_t idle = DS__CPU_IDLE;
     if (DS__UNLIKELY(ds__cpu.is_inline))
         ds__cpu_run_inline(s, number);
     else if (op && (op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK))
         ds__cpu_kick_host(s);
     else if (!op || op->kind != DS__OP_WAIT)
         ds__cpu_kick(s);
-    else if (atomic_load(&s->state) == DS__CPU_IDLE &&
-             atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) &&
-             !ds__cpu_park_waiting(s))
-        ds__cpu_go_idle(s);
+    else
+        ds__cpu_kick_wait(s);
     return r;
 }
 
@@ -13726,14 +13934,45 @@ static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *o
     return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
-/* Enqueues a host function, a callback or a closure. A closure runs on a worker. */
-static ds_result ds__cpu_submit_function(ds__cpu_stream *s, const ds__op *op) {
-    ds_result r = op->kind == DS__OP_CLOSURE ? DS_OK : ds__cpu_host_ready();
+static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_values_ready(op->u.values.list, op->u.values.count);
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
-static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
-    ds_result r = ds__cpu_values_ready(op->u.values.list, op->u.values.count);
+/* Enqueues work of another library. On an idle stream the caller begins it; only the wait for it is
+   enqueued then, and not even that if the work is over at once. */
+static ds_result ds__cpu_submit_remote(ds__cpu_stream *s, const ds__op *op) {
+    ds__remote *begin = op->u.remote.begin;
+    ds_result r = DS_OK;
+    if (begin)
+        atomic_store(&begin->taken, 1); /* before the operation is enqueued: it may be over then */
+    if (!(op->flags & DS__OP_PROMPT) || ds__cpu_modes(UINT_MAX) || !ds__cpu_hold(s)) {
+        r = ds__cpu_enqueue(s, op, NULL);
+        if (r < 0 && begin)
+            atomic_store(&begin->taken, 0);
+        return r;
+    }
+    int over = begin->begin_fn(begin, DS__REMOTE_AT_ONCE) || !op->u.remote.timeline;
+    if (!over) {
+        ds__op wait = *op;
+        wait.kind = DS__OP_WAIT;
+        wait.flags = 0;
+        wait.u.wait.stream = op->u.remote.timeline;
+        wait.u.wait.upto = op->u.remote.upto;
+        r = ds__cpu_put(s, &wait);
+    }
+    ds__spinlock_unlock(&s->put_lock);
+    if (!over)
+        ds__cpu_kick_wait(s);
+    return r;
+}
+
+/* Enqueues a host function, a callback, a closure, which runs on a worker, or work of another
+   library. */
+static ds_result ds__cpu_submit_function(ds__cpu_stream *s, const ds__op *op) {
+    if (op->kind == DS__OP_REMOTE)
+        return ds__cpu_submit_remote(s, op);
+    ds_result r = op->kind == DS__OP_CLOSURE ? DS_OK : ds__cpu_host_ready();
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
@@ -14985,6 +15224,59 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t counter, ds__cpu_pro
     p->wanted = 0;
     *out = p;
     return DS_OK;
+}
+
+/* cpu/timeline.h - timelines: numbers that other libraries pass.
+
+   Implements the entries `timeline_create` to `timeline_destroy`. A timeline is a stream without
+   operations (DS__CPU_COUNTS): streams wait for its numbers as for those of another stream, and
+   take over its failure.
+
+   Invariants: `done` only grows. A timeline that has failed has passed all numbers, and is never
+   used again. Others are used again, and their numbers continue: a thread that looks for work to
+   help with may still read a timeline after its end.
+   Locks: `object_lock` guards the list of free timelines. No lock is held during a pass.
+   Threads: any. The caller lets one thread at a time pass or fail a timeline. */
+
+enum { DS__CPU_TIMELINE = 5 }; /* kind of its stream, beside DS__STREAM_* and DS__CPU_PROXY */
+
+static ds_result ds__cpu_timeline_create(void **out, uint64_t *out_base) {
+    ds__spinlock_lock(&ds__cpu.object_lock);
+    ds__cpu_stream *t = ds__cpu.free_timelines;
+    if (t)
+        ds__cpu.free_timelines = t->next;
+    ds__spinlock_unlock(&ds__cpu.object_lock);
+    if (!t)
+        t = ds__cpu_raw(sizeof *t);
+    if (!t)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a timeline");
+    t->kind = DS__CPU_TIMELINE;
+    atomic_store(&t->state, DS__CPU_COUNTS);
+    *out = t;
+    *out_base = atomic_load(&t->done);
+    return DS_OK;
+}
+
+static void ds__cpu_timeline_pass(void *timeline, uint64_t upto) {
+    ds__cpu_stream *t = timeline;
+    if (upto > atomic_load_explicit(&t->done, memory_order_relaxed))
+        ds__cpu_pass(t, upto);
+}
+
+static void ds__cpu_timeline_fail(void *timeline, uint64_t from, ds_result code, const char *text) {
+    ds__cpu_stream *t = timeline;
+    ds__cpu_fail_stream(t, ds__cpu_failure_create(code, "%s", text), from);
+    ds__cpu_pass(t, UINT64_MAX);
+}
+
+static void ds__cpu_timeline_destroy(void *timeline) {
+    ds__cpu_stream *t = timeline;
+    if (t->had_failure)
+        return;
+    ds__spinlock_lock(&ds__cpu.object_lock);
+    t->next = ds__cpu.free_timelines;
+    ds__cpu.free_timelines = t;
+    ds__spinlock_unlock(&ds__cpu.object_lock);
 }
 
 /* cpu/watcher.h - watcher thread, and interprocess event entries.
@@ -18190,6 +18482,9 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_stream_forget,
                                            ds__cpu_stream_identity,
                                            ds__cpu_event_destroy,
+                                           ds__cpu_timeline_pass,
+                                           ds__cpu_timeline_fail,
+                                           ds__cpu_timeline_destroy,
                                            ds__cpu_kernel_destroy,
                                            ds__cpu_capture_abandon,
                                            ds__cpu_graph_destroy,
@@ -19463,10 +19758,12 @@ static struct {
     /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_host *captured;               /* host functions that became nodes by mistake */
-    ds__cuda_host *drained;                /* of failed devices; they stay for good */
-    ds__cuda_stage *stages;                /* buffers without users */
-    ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
+    ds__cuda_host *captured; /* host functions that became nodes by mistake */
+    ds__cuda_host *drained;  /* of failed devices; they stay for good */
+    ds__cuda_stage *stages;  /* buffers without users */
+    struct ds__cuda_timeline *free_timelines;
+    struct ds__cuda_timeline *failed_timelines; /* never used again */
+    ds__cuda_mark *marks[DS__MAX_DEVICES];      /* events that no thread uses */
     ds__cuda_aside aside[DS__MAX_DEVICES];
     ds__cuda_keep *keeps; /* keeps that CUDA has not ended yet */
     /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */
@@ -21334,6 +21631,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
+    ds__drive_until(ds__cuda_stream_query, stream, stream);
     if (s->kind == DS__STREAM_LEGACY)
         return ds__cuda_legacy_synchronize(s);
     ds_result r = ds__cuda_on(&scope, s);
@@ -21758,6 +22056,7 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
+    ds__drive_until(ds__cuda_event_query, event, event);
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;
@@ -25836,6 +26135,405 @@ static void ds__cuda_end_keeps(void) {
     }
 }
 
+/* cuda/memory.h - device memory and access rights.
+
+   Implements the entry memory_alloc. Helps the other memory rooms: ds__cuda_quiet relaxes the
+   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, ds__cuda_readers
+   lists the devices with access to a device's memory, ds__cuda_stay_alone notes that CUDA refuses
+   them, and ds__cuda_with_rdma tells whether NICs get access.
+
+   Invariants: ds__cuda_readers lists the device itself and every device that can reach it, but only
+   the device once it is `alone`; it makes no context and enables nothing. The answers of CUDA about
+   pairs of devices are kept in ds__cuda.near and never change.
+   Locks: none.
+   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
+   Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
+   not, as with cudaMalloc. */
+
+/* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
+   ds__cuda_relax. */
+static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
+    return ds__tls.relaxed ? ds__cuda_relax(scope, mode) : 0;
+}
+
+/* Adds the free memory of the device to an error. Inside of a scope. */
+__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope,
+                                                           size_t size) {
+    size_t avail = 0;
+    size_t total = 0;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_relax(scope, &mode);
+    cudaError_t code = DS__RT_CODE(*scope, cudaMemGetInfo, (&avail, &total));
+    ds__cuda_unrelax(scope, relaxed, mode);
+    if (code == cudaSuccess)
+        ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
+                        size, avail, total);
+}
+
+static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_scope_begin(&scope, device);
+    if (r < 0)
+        return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    r = DS__RT(scope, cudaMalloc, (out, size));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    if (r == DS_ERR_OUT_OF_MEMORY)
+        ds__cuda_short(&scope, size);
+    ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* Lists the devices that get access to mapped memory or a pool of a device: the device, and those
+   that can reach it. Neither the query nor the access makes a context. `out` has room for all
+   devices. Inside of a scope. */
+static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
+                                  struct cudaMemAccessDesc *out, size_t *out_count) {
+    size_t n = 0;
+    int alone = atomic_load(&ds__cuda.alone[device]);
+    for (int i = 0; i < ds__cuda.devices; i++) {
+        if (alone && i != device)
+            continue;
+        unsigned char known =
+            i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
+        if (!known) {
+            int can = 0;
+            ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
+            if (r < 0)
+                return r;
+            known = can ? 2 : 1;
+            atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
+        }
+        if (known != 2)
+            continue;
+        memset(&out[n], 0, sizeof out[n]);
+        out[n].location.type = cudaMemLocationTypeDevice;
+        out[n].location.id = i;
+        out[n++].flags = cudaMemAccessFlagsProtReadWrite;
+    }
+    *out_count = n;
+    return DS_OK;
+}
+
+/* Notes that CUDA refuses other devices access to memory of the scope's device, which keeps it
+   alone from now on: copies then name their devices, and kernels of other devices do not use it. */
+__attribute__((cold, noinline)) static void ds__cuda_stay_alone(const ds__cuda_scope *scope,
+                                                                const char *call, int code,
+                                                                size_t count) {
+    if (atomic_exchange(&ds__cuda.alone[scope->device], 1))
+        return;
+    ds__log_warn("%s on cuda:%d returned %d (%s) for %zu devices; other devices have no access to "
+                 "its mapped memory and its pool, and copies are staged",
+                 call, scope->device, code, DS__CUDART(cudaGetErrorName)((cudaError_t)code), count);
+}
+
+/* Returns 1 if memory is mapped so that NICs can access it (GPUDirect RDMA), which the device must
+   support. The answer is kept. Inside of a scope. */
+static int ds__cuda_with_rdma(const ds__cuda_scope *scope) {
+    unsigned char known = atomic_load_explicit(&ds__cuda.rdma[scope->device], memory_order_relaxed);
+    if (!known) {
+        int has = 0;
+        int code;
+        DS__DR_CODE(*scope, code, cuDeviceGetAttribute,
+                    (&has, DS__CUDA_HAS_RDMA, ds__cuda.handle[scope->device]));
+        known = !code && has ? 2 : 1; /* drivers before CUDA 11.3 do not know the attribute */
+        atomic_store_explicit(&ds__cuda.rdma[scope->device], known, memory_order_relaxed);
+    }
+    return known == 2;
+}
+
+/* Describes memory of a device for the driver library. */
+static ds__cuda_memory ds__cuda_memory_of(int device, int with_rdma) {
+    ds__cuda_memory m;
+    memset(&m, 0, sizeof m);
+    m.type = 1;     /* CU_MEM_ALLOCATION_TYPE_PINNED */
+    m.location = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
+    m.device = device;
+    m.rdma = (unsigned char)with_rdma;
+    return m;
+}
+
+/* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
+
+   Implements the entries host_alloc, host_register, memory_wait, memory_release and pointer_query.
+   memory_release also ends the device memory of memory.h and registrations of host memory.
+
+   Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
+   cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
+   does not wait for whole devices, which would invalidate the captures of their streams.
+   ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
+   Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
+   ds__cuda.lock in turn; it waits under none of them. The other entries take none.
+   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode, so open
+   captures do not matter. memory_wait blocks the caller. */
+
+static ds_result ds__cuda_host_alloc(size_t size, void **out) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter_any(&scope);
+    if (r < 0)
+        return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_scope_end(&scope);
+    return r;
+}
+
+static ds_result ds__cuda_host_register(void *ptr, size_t size) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_enter_any(&scope);
+    if (r < 0)
+        return r;
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* Waits for all work of these devices. A device that failed has no pending work. */
+static ds_result ds__cuda_wait_devices(int first, int end) {
+    for (int i = first; i < end; i++) {
+        ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
+        if (r < 0 && r != DS_ERR_FAILED)
+            return r;
+    }
+    return DS_OK;
+}
+
+/* Waits before a release of memory. cudaFree only "may" wait (cuda_runtime_api.h; it does not
+   always on CUDA 12 and 13, kokkos#9307), and the other functions are not documented to wait. A
+   wait for a device would invalidate captures of its streams. If these captures allow the thread
+   to free, only the other streams are waited for. Because of ds__cuda_await_releases, no capture
+   begins between the look at capture_count and the wait. */
+static ds_result ds__cuda_memory_wait(int device) {
+    int first = device < 0 ? 0 : device;
+    int end = device < 0 ? ds__cuda.devices : device + 1;
+    atomic_fetch_add(&ds__cuda.releases, 1);
+    if (DS__LIKELY(!atomic_load(&ds__g.capture_count))) {
+        ds_result r = ds__cuda_wait_devices(first, end);
+        atomic_fetch_sub(&ds__cuda.releases, 1);
+        return r;
+    }
+    atomic_fetch_sub(&ds__cuda.releases, 1);
+    if (ds__cuda_forbidden())
+        return ds__cuda_wait_devices(first, end);
+    return ds__cuda_wait_streams(first, end);
+}
+
+/* Frees memory in the way of its kind. Inside of a scope. */
+static ds_result ds__cuda_free(const ds__cuda_scope *scope, ds_memory_kind kind, void *ptr) {
+    if (kind == DS_MEMORY_DEVICE)
+        return DS__RT(*scope, cudaFree, (ptr));
+    if (kind == DS_MEMORY_PINNED)
+        return DS__RT(*scope, cudaFreeHost, (ptr));
+    return DS__RT(*scope, cudaHostUnregister, (ptr));
+}
+
+/* Releases memory. cudart may report the failure of earlier work, but releases the memory then
+   too. */
+static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
+    ds__cuda_scope scope;
+    (void)size;
+    if (kind == DS_MEMORY_DEVICE)
+        ds__cuda_enter_or_not(&scope, device);
+    else
+        ds__cuda_enter_any_or_not(&scope);
+    enum cudaStreamCaptureMode mode;
+    int relaxed = ds__cuda_quiet(&scope, &mode);
+    ds_result r = ds__cuda_free(&scope, kind, ptr);
+    ds__cuda_unrelax(&scope, relaxed, mode);
+    ds__cuda_scope_end(&scope);
+    return r == DS_ERR_FAILED ? DS_OK : r;
+}
+
+/* The memory behind a pointer, as the driver library describes it. */
+typedef struct ds__cuda_pointee {
+    unsigned type; /* CUmemorytype; 0: no memory of CUDA */
+    unsigned managed;
+    int device;
+} ds__cuda_pointee;
+
+/* Opens a scope in which the thread has some context, and makes none. *out_none 1: no device has a
+   context, so CUDA has no memory in this process; there is no scope then. */
+static ds_result ds__cuda_enter_active(ds__cuda_scope *scope, int *out_none) {
+    void *now = NULL;
+    ds__cuda_anywhere(scope, -1);
+    *out_none = 0;
+    int code = ds__cuda.cuCtxGetCurrent(&now);
+    if (code)
+        return ds__cuda_fail(scope, "cuCtxGetCurrent", code);
+    if (now)
+        return DS_OK;
+    int device = ds__cuda_active_device();
+    *out_none = device < 0;
+    return device < 0 ? DS_OK : ds__cuda_scope_begin(scope, device);
+}
+
+/* Asks the driver library for the memory of a pointer, because cudaPointerGetAttributes would
+   create a context on the current device. Any context will do. Inside of a scope. */
+static ds_result ds__cuda_pointer_ask(const ds__cuda_scope *scope, const void *ptr,
+                                      ds__cuda_pointee *out) {
+    int which[] = { 2 /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */,
+                    8 /* CU_POINTER_ATTRIBUTE_IS_MANAGED */,
+                    9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */ };
+    void *values[] = { &out->type, &out->managed, &out->device };
+    ds_result r;
+    memset(out, 0, sizeof *out);
+    DS__DR(*scope, r, cuPointerGetAttributes, (3, which, values, (uintptr_t)ptr));
+    return r;
+}
+
+/* Gives the range of an allocation, if CUDA tells it. Inside of a scope. */
+static void ds__cuda_pointer_range(const ds__cuda_scope *scope, const void *ptr,
+                                   ds_pointer_info *out) {
+    unsigned long long base = 0;
+    size_t size = 0;
+    int code;
+    DS__DR_CODE(*scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
+    if (code)
+        return;
+    out->base = (void *)(uintptr_t)base;
+    out->size = size;
+}
+
+/* Describes memory that is not in the core's table. */
+static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
+    ds__cuda_pointee to;
+    ds__cuda_scope scope;
+    int none;
+    memset(out, 0, sizeof *out);
+    out->device.type = DS_DEVICE_HOST;
+    ds_result r = ds__cuda_enter_active(&scope, &none);
+    if (r < 0 || none)
+        return r;
+    r = ds__cuda_pointer_ask(&scope, ptr, &to);
+    if (r == DS_OK && to.type) {
+        /* managed memory counts as memory of its device, as in cudaPointerGetAttributes */
+        int on_host = to.type == 1 /* CU_MEMORYTYPE_HOST */ && !to.managed;
+        int known = to.device >= 0 && to.device < ds__cuda.devices;
+        out->kind = on_host || !known ? DS_MEMORY_PINNED : DS_MEMORY_DEVICE;
+        if (out->kind == DS_MEMORY_DEVICE) {
+            out->device = ds_cuda(to.device);
+            ds__cuda_pointer_range(&scope, ptr, out);
+        }
+    }
+    ds__cuda_scope_end(&scope);
+    return r;
+}
+
+/* cuda/timeline.h - timelines: numbers that other libraries pass.
+
+   Implements the entries `timeline_create` to `timeline_destroy`, and enqueues work of other
+   libraries (ds__cuda_submit_remote): a host function that begins the work, and a wait for a word
+   of pinned memory that holds the number. The host function returns as soon as the work has begun.
+
+   Policy: cudaFreeHost waits for all devices, also for streams that wait for another process. The
+   end of a timeline must not, so its memory is kept for another one, whose numbers continue.
+
+   Invariants: the word only grows. CUDA has no way to make a stream fail: a timeline that fails
+   passes all numbers, and the core reports the cause (base/drive.h).
+   Locks: `host_lock` guards the list of free timelines.
+   Threads: any. The caller lets one thread at a time pass or fail a timeline. */
+
+/* A timeline in pinned memory. */
+typedef struct ds__cuda_timeline {
+    uint64_t word; /* first member: streams wait for it */
+    struct ds__cuda_timeline *next;
+} ds__cuda_timeline;
+
+static ds_result ds__cuda_timeline_create(void **out, uint64_t *out_base) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_timeline *t = ds__cuda.free_timelines;
+    if (t)
+        ds__cuda.free_timelines = t->next;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    *out = t;
+    *out_base = t ? t->word : 0;
+    if (t)
+        return DS_OK;
+    ds_result r = ds__cuda_host_alloc(sizeof *t, out);
+    if (r == DS_OK)
+        memset(*out, 0, sizeof *t);
+    return r;
+}
+
+static void ds__cuda_timeline_pass(void *timeline, uint64_t upto) {
+    uint64_t *word = timeline;
+    if (upto > __atomic_load_n(word, __ATOMIC_RELAXED))
+        __atomic_store_n(word, upto, __ATOMIC_SEQ_CST);
+}
+
+static void ds__cuda_timeline_fail(void *timeline, uint64_t from, ds_result code,
+                                   const char *text) {
+    (void)from;
+    (void)code;
+    (void)text;
+    /* a wait takes the difference to its number as signed */
+    ds__cuda_timeline_pass(timeline, INT64_MAX);
+}
+
+static void ds__cuda_timeline_destroy(void *timeline) {
+    ds__cuda_timeline *t = timeline;
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    int failed = t->word == INT64_MAX;
+    t->next = failed ? ds__cuda.failed_timelines : ds__cuda.free_timelines;
+    if (failed)
+        ds__cuda.failed_timelines = t;
+    else
+        ds__cuda.free_timelines = t;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Frees the memory of a list of timelines; a device is current. */
+static void ds__cuda_end_timelines(const ds__cuda_scope *scope, ds__cuda_timeline **list) {
+    while (*list) {
+        ds__cuda_timeline *t = *list;
+        *list = t->next;
+        (void)DS__RT_CODE(*scope, cudaFreeHost, (t));
+    }
+}
+
+static void ds__cuda_remote_run(void *user) {
+    atomic_store(&((ds__remote *)user)->ran, 1);
+}
+
+/* The destructor of the host function: it also runs if the function did not. */
+static void ds__cuda_remote_end(void *user) {
+    ds__remote *remote = user;
+    (void)remote->begin_fn(remote,
+                           atomic_load(&remote->ran) ? DS__REMOTE_ARRIVED : DS__REMOTE_FAILED);
+}
+
+/* Enqueues work of another library, and the wait for it. */
+static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *op) {
+    ds_result r = DS_OK;
+    if (op->u.remote.begin) {
+        ds__op host = { .kind = DS__OP_HOST, .line = op->line, .file = op->file };
+        host.u.host.fn = ds__cuda_remote_run;
+        host.u.host.user = op->u.remote.begin;
+        host.u.host.dtor_fn = ds__cuda_remote_end;
+        host.u.host.stream = s->handle_id;
+        atomic_store(&op->u.remote.begin->taken, 1);
+        r = ds__cuda_submit_host(s, &host);
+        if (r < 0)
+            atomic_store(&op->u.remote.begin->taken, 0);
+    }
+    if (r < 0 || !op->u.remote.timeline)
+        return r;
+    ds_value_op wait = { .address = op->u.remote.timeline,
+                         .value = op->u.remote.upto,
+                         .kind = DS_VALUE_WAIT_GEQ,
+                         .size = 8 };
+    ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
+    values.u.values.list = &wait;
+    values.u.values.count = 1;
+    return ds__cuda_values(s, &values);
+}
+
 /* cuda/submit.h - dispatch of stream work.
 
    Enqueues an operation on a stream by its kind (ds__cuda_put), whether the stream captures or not.
@@ -25919,9 +26617,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     case DS__OP_EXTERNAL_RECORD:
     case DS__OP_EXTERNAL_WAIT:
         return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
-    default:
-        return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver",
-                        op->kind);
+    default: /* DS__OP_REMOTE */
+        return ds__cuda_submit_remote(s, op);
     }
 }
 
@@ -28278,125 +28975,6 @@ static ds_result ds__cuda_submit(void *stream, const ds__op *op) {
                                                                : ds__cuda_submit_noted(stream, op);
 }
 
-/* cuda/memory.h - device memory and access rights.
-
-   Implements the entry memory_alloc. Helps the other memory rooms: ds__cuda_quiet relaxes the
-   capture mode for the allocator, ds__cuda_short completes out-of-memory errors, ds__cuda_readers
-   lists the devices with access to a device's memory, ds__cuda_stay_alone notes that CUDA refuses
-   them, and ds__cuda_with_rdma tells whether NICs get access.
-
-   Invariants: ds__cuda_readers lists the device itself and every device that can reach it, but only
-   the device once it is `alone`; it makes no context and enables nothing. The answers of CUDA about
-   pairs of devices are kept in ds__cuda.near and never change.
-   Locks: none.
-   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
-   Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
-   not, as with cudaMalloc. */
-
-/* Relaxes the capture mode for a call of the allocator, which may run beside an open capture. Like
-   ds__cuda_relax. */
-static int ds__cuda_quiet(const ds__cuda_scope *scope, enum cudaStreamCaptureMode *mode) {
-    return ds__tls.relaxed ? ds__cuda_relax(scope, mode) : 0;
-}
-
-/* Adds the free memory of the device to an error. Inside of a scope. */
-__attribute__((cold, noinline)) static void ds__cuda_short(const ds__cuda_scope *scope,
-                                                           size_t size) {
-    size_t avail = 0;
-    size_t total = 0;
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_relax(scope, &mode);
-    cudaError_t code = DS__RT_CODE(*scope, cudaMemGetInfo, (&avail, &total));
-    ds__cuda_unrelax(scope, relaxed, mode);
-    if (code == cudaSuccess)
-        ds__fail_append(DS_ERR_OUT_OF_MEMORY, "; %zu bytes were requested, %zu of %zu are free",
-                        size, avail, total);
-}
-
-static ds_result ds__cuda_memory_alloc(int device, size_t size, void **out) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_scope_begin(&scope, device);
-    if (r < 0)
-        return r;
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_quiet(&scope, &mode);
-    r = DS__RT(scope, cudaMalloc, (out, size));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    if (r == DS_ERR_OUT_OF_MEMORY)
-        ds__cuda_short(&scope, size);
-    ds__cuda_scope_end(&scope);
-    return r;
-}
-
-/* Lists the devices that get access to mapped memory or a pool of a device: the device, and those
-   that can reach it. Neither the query nor the access makes a context. `out` has room for all
-   devices. Inside of a scope. */
-static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
-                                  struct cudaMemAccessDesc *out, size_t *out_count) {
-    size_t n = 0;
-    int alone = atomic_load(&ds__cuda.alone[device]);
-    for (int i = 0; i < ds__cuda.devices; i++) {
-        if (alone && i != device)
-            continue;
-        unsigned char known =
-            i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
-        if (!known) {
-            int can = 0;
-            ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
-            if (r < 0)
-                return r;
-            known = can ? 2 : 1;
-            atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
-        }
-        if (known != 2)
-            continue;
-        memset(&out[n], 0, sizeof out[n]);
-        out[n].location.type = cudaMemLocationTypeDevice;
-        out[n].location.id = i;
-        out[n++].flags = cudaMemAccessFlagsProtReadWrite;
-    }
-    *out_count = n;
-    return DS_OK;
-}
-
-/* Notes that CUDA refuses other devices access to memory of the scope's device, which keeps it
-   alone from now on: copies then name their devices, and kernels of other devices do not use it. */
-__attribute__((cold, noinline)) static void ds__cuda_stay_alone(const ds__cuda_scope *scope,
-                                                                const char *call, int code,
-                                                                size_t count) {
-    if (atomic_exchange(&ds__cuda.alone[scope->device], 1))
-        return;
-    ds__log_warn("%s on cuda:%d returned %d (%s) for %zu devices; other devices have no access to "
-                 "its mapped memory and its pool, and copies are staged",
-                 call, scope->device, code, DS__CUDART(cudaGetErrorName)((cudaError_t)code), count);
-}
-
-/* Returns 1 if memory is mapped so that NICs can access it (GPUDirect RDMA), which the device must
-   support. The answer is kept. Inside of a scope. */
-static int ds__cuda_with_rdma(const ds__cuda_scope *scope) {
-    unsigned char known = atomic_load_explicit(&ds__cuda.rdma[scope->device], memory_order_relaxed);
-    if (!known) {
-        int has = 0;
-        int code;
-        DS__DR_CODE(*scope, code, cuDeviceGetAttribute,
-                    (&has, DS__CUDA_HAS_RDMA, ds__cuda.handle[scope->device]));
-        known = !code && has ? 2 : 1; /* drivers before CUDA 11.3 do not know the attribute */
-        atomic_store_explicit(&ds__cuda.rdma[scope->device], known, memory_order_relaxed);
-    }
-    return known == 2;
-}
-
-/* Describes memory of a device for the driver library. */
-static ds__cuda_memory ds__cuda_memory_of(int device, int with_rdma) {
-    ds__cuda_memory m;
-    memset(&m, 0, sizeof m);
-    m.type = 1;     /* CU_MEM_ALLOCATION_TYPE_PINNED */
-    m.location = 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
-    m.device = device;
-    m.rdma = (unsigned char)with_rdma;
-    return m;
-}
-
 /* cuda/virtual_memory.h - address space and mapped memory.
 
    Implements the entries that reserve address space and map memory behind it (space_reserve,
@@ -28922,177 +29500,6 @@ static void ds__cuda_share_end(int device, void *base, size_t size, int imported
     ds__cuda_scope_end(&scope);
 }
 
-/* cuda/host_memory.h - pinned memory, release of memory, pointer queries.
-
-   Implements the entries host_alloc, host_register, memory_wait, memory_release and pointer_query.
-   memory_release also ends the device memory of memory.h and registrations of host memory.
-
-   Invariants: Pinned memory is usable from all devices. memory_release releases the memory even if
-   cudart reports the failure of earlier work. If an open capture lets the thread free, memory_wait
-   does not wait for whole devices, which would invalidate the captures of their streams.
-   ds__cuda.releases counts the threads that have found no capture and wait for whole devices.
-   Locks: memory_wait takes the capture lock (ds__cuda_forbidden) and ds__cuda.mutex or
-   ds__cuda.lock in turn; it waits under none of them. The other entries take none.
-   Threads: any. Calls for the allocator (ds__tls.relaxed) run in relaxed capture mode, so open
-   captures do not matter. memory_wait blocks the caller. */
-
-static ds_result ds__cuda_host_alloc(size_t size, void **out) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0)
-        return r;
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_quiet(&scope, &mode);
-    r = DS__RT(scope, cudaHostAlloc, (out, size, cudaHostAllocPortable));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_scope_end(&scope);
-    return r;
-}
-
-static ds_result ds__cuda_host_register(void *ptr, size_t size) {
-    ds__cuda_scope scope;
-    ds_result r = ds__cuda_enter_any(&scope);
-    if (r < 0)
-        return r;
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_quiet(&scope, &mode);
-    r = DS__RT(scope, cudaHostRegister, (ptr, size, cudaHostRegisterPortable));
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_scope_end(&scope);
-    return r;
-}
-
-/* Waits for all work of these devices. A device that failed has no pending work. */
-static ds_result ds__cuda_wait_devices(int first, int end) {
-    for (int i = first; i < end; i++) {
-        ds_result r = atomic_load(&ds__cuda.used[i]) ? ds__cuda_device_synchronize(i) : DS_OK;
-        if (r < 0 && r != DS_ERR_FAILED)
-            return r;
-    }
-    return DS_OK;
-}
-
-/* Waits before a release of memory. cudaFree only "may" wait (cuda_runtime_api.h; it does not
-   always on CUDA 12 and 13, kokkos#9307), and the other functions are not documented to wait. A
-   wait for a device would invalidate captures of its streams. If these captures allow the thread
-   to free, only the other streams are waited for. Because of ds__cuda_await_releases, no capture
-   begins between the look at capture_count and the wait. */
-static ds_result ds__cuda_memory_wait(int device) {
-    int first = device < 0 ? 0 : device;
-    int end = device < 0 ? ds__cuda.devices : device + 1;
-    atomic_fetch_add(&ds__cuda.releases, 1);
-    if (DS__LIKELY(!atomic_load(&ds__g.capture_count))) {
-        ds_result r = ds__cuda_wait_devices(first, end);
-        atomic_fetch_sub(&ds__cuda.releases, 1);
-        return r;
-    }
-    atomic_fetch_sub(&ds__cuda.releases, 1);
-    if (ds__cuda_forbidden())
-        return ds__cuda_wait_devices(first, end);
-    return ds__cuda_wait_streams(first, end);
-}
-
-/* Frees memory in the way of its kind. Inside of a scope. */
-static ds_result ds__cuda_free(const ds__cuda_scope *scope, ds_memory_kind kind, void *ptr) {
-    if (kind == DS_MEMORY_DEVICE)
-        return DS__RT(*scope, cudaFree, (ptr));
-    if (kind == DS_MEMORY_PINNED)
-        return DS__RT(*scope, cudaFreeHost, (ptr));
-    return DS__RT(*scope, cudaHostUnregister, (ptr));
-}
-
-/* Releases memory. cudart may report the failure of earlier work, but releases the memory then
-   too. */
-static ds_result ds__cuda_memory_release(ds_memory_kind kind, int device, void *ptr, size_t size) {
-    ds__cuda_scope scope;
-    (void)size;
-    if (kind == DS_MEMORY_DEVICE)
-        ds__cuda_enter_or_not(&scope, device);
-    else
-        ds__cuda_enter_any_or_not(&scope);
-    enum cudaStreamCaptureMode mode;
-    int relaxed = ds__cuda_quiet(&scope, &mode);
-    ds_result r = ds__cuda_free(&scope, kind, ptr);
-    ds__cuda_unrelax(&scope, relaxed, mode);
-    ds__cuda_scope_end(&scope);
-    return r == DS_ERR_FAILED ? DS_OK : r;
-}
-
-/* The memory behind a pointer, as the driver library describes it. */
-typedef struct ds__cuda_pointee {
-    unsigned type; /* CUmemorytype; 0: no memory of CUDA */
-    unsigned managed;
-    int device;
-} ds__cuda_pointee;
-
-/* Opens a scope in which the thread has some context, and makes none. *out_none 1: no device has a
-   context, so CUDA has no memory in this process; there is no scope then. */
-static ds_result ds__cuda_enter_active(ds__cuda_scope *scope, int *out_none) {
-    void *now = NULL;
-    ds__cuda_anywhere(scope, -1);
-    *out_none = 0;
-    int code = ds__cuda.cuCtxGetCurrent(&now);
-    if (code)
-        return ds__cuda_fail(scope, "cuCtxGetCurrent", code);
-    if (now)
-        return DS_OK;
-    int device = ds__cuda_active_device();
-    *out_none = device < 0;
-    return device < 0 ? DS_OK : ds__cuda_scope_begin(scope, device);
-}
-
-/* Asks the driver library for the memory of a pointer, because cudaPointerGetAttributes would
-   create a context on the current device. Any context will do. Inside of a scope. */
-static ds_result ds__cuda_pointer_ask(const ds__cuda_scope *scope, const void *ptr,
-                                      ds__cuda_pointee *out) {
-    int which[] = { 2 /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */,
-                    8 /* CU_POINTER_ATTRIBUTE_IS_MANAGED */,
-                    9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */ };
-    void *values[] = { &out->type, &out->managed, &out->device };
-    ds_result r;
-    memset(out, 0, sizeof *out);
-    DS__DR(*scope, r, cuPointerGetAttributes, (3, which, values, (uintptr_t)ptr));
-    return r;
-}
-
-/* Gives the range of an allocation, if CUDA tells it. Inside of a scope. */
-static void ds__cuda_pointer_range(const ds__cuda_scope *scope, const void *ptr,
-                                   ds_pointer_info *out) {
-    unsigned long long base = 0;
-    size_t size = 0;
-    int code;
-    DS__DR_CODE(*scope, code, cuMemGetAddressRange, (&base, &size, (uintptr_t)ptr));
-    if (code)
-        return;
-    out->base = (void *)(uintptr_t)base;
-    out->size = size;
-}
-
-/* Describes memory that is not in the core's table. */
-static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
-    ds__cuda_pointee to;
-    ds__cuda_scope scope;
-    int none;
-    memset(out, 0, sizeof *out);
-    out->device.type = DS_DEVICE_HOST;
-    ds_result r = ds__cuda_enter_active(&scope, &none);
-    if (r < 0 || none)
-        return r;
-    r = ds__cuda_pointer_ask(&scope, ptr, &to);
-    if (r == DS_OK && to.type) {
-        /* managed memory counts as memory of its device, as in cudaPointerGetAttributes */
-        int on_host = to.type == 1 /* CU_MEMORYTYPE_HOST */ && !to.managed;
-        int known = to.device >= 0 && to.device < ds__cuda.devices;
-        out->kind = on_host || !known ? DS_MEMORY_PINNED : DS_MEMORY_DEVICE;
-        if (out->kind == DS_MEMORY_DEVICE) {
-            out->device = ds_cuda(to.device);
-            ds__cuda_pointer_range(&scope, ptr, out);
-        }
-    }
-    ds__cuda_scope_end(&scope);
-    return r;
-}
-
 /* cuda/driver.h - driver table, drain and stop.
 
    Includes all rooms of the CUDA driver and fills its table (ds__cuda_driver). ds__cuda_drain waits
@@ -29202,9 +29609,11 @@ static void ds__cuda_deinit(void) {
         ds__cuda_scope_end(&scope);
     }
     /* the memory needs a device with a context, and a device has one if there is memory */
-    if (!ds__cuda.stages)
+    if (!ds__cuda.stages && !ds__cuda.free_timelines && !ds__cuda.failed_timelines)
         return;
     ds__cuda_enter_any_or_not(&scope);
+    ds__cuda_end_timelines(&scope, &ds__cuda.free_timelines);
+    ds__cuda_end_timelines(&scope, &ds__cuda.failed_timelines);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
@@ -29267,6 +29676,9 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_stream_forget,
                                             ds__cuda_stream_identity,
                                             ds__cuda_event_destroy,
+                                            ds__cuda_timeline_pass,
+                                            ds__cuda_timeline_fail,
+                                            ds__cuda_timeline_destroy,
                                             ds__cuda_kernel_destroy,
                                             ds__cuda_capture_abandon,
                                             ds__cuda_graph_destroy,
@@ -32041,6 +32453,7 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->device_synchronize(device.index);
+    r = ds__drive_failure(r, device, 0);
     return ds__observer_notify_wait(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 },
                                     device);
 }
@@ -32048,7 +32461,10 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
 DSDEF ds_result(ds_device_reset)(ds_device device) {
     DS__ENTER("ds_device_reset");
     DS__RESOLVE(device);
-    return ds__device_error(device, ds__driver_of(device)->device_reset(device.index));
+    ds_result r = ds__driver_of(device)->device_reset(device.index);
+    if (r == DS_OK && atomic_load(&ds__drive.failed))
+        ds__drive.forget_fn(device);
+    return ds__device_error(device, r);
 }
 
 DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {
@@ -32452,10 +32868,11 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
         ds__stream_pin(stream);
         return DS_ERR_INVALID_HANDLE;
     }
+    ds_device device = s->device;
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
+    r = ds__drive_failure(r, device, stream.id);
     if (DS__UNLIKELY(r < 0))
         r = ds__stream_error(s, r);
-    ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
     ds__retired_reclaim();
     return ds__observer_notify_wait(r, stream, (ds_event){ 0 }, device);
@@ -32466,7 +32883,8 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
+    ds_result r = s->driver->stream_query(s->native);
+    r = ds__stream_error(s, ds__drive_failure(r, s->device, stream.id));
     ds__stream_unpin(s);
     return ds__observer_notify_wait(r, stream, (ds_event){ 0 },
                                     (ds_device){ DS_DEVICE_CURRENT, 0 });
@@ -33499,6 +33917,8 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
         return DS_ERR_INVALID_HANDLE;
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
+    if (native)
+        r = ds__drive_failure(r, ds__device_of_key(atomic_load(&e->device)), 0);
     ds__event_unpin(e);
     ds__retired_reclaim();
     return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,

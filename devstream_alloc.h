@@ -5496,6 +5496,10 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
         return 0;
 
     ds_result r = DS_OK;
+    /* see base/drive.h; in a capture, all uses are in the same capture */
+    if (DS__UNLIKELY(atomic_load(&ds__drive.groups)) && !ds__captures_open() &&
+        !ds__uses_done(best->uses))
+        r = DS_NOT_READY;
     for (ds__stream_use *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != q->stream.id)
             r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);
@@ -8655,6 +8659,14 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
     return 1;
 }
 
+/* Returns whether the owner's work may be awaited: beside process groups, only if it is over
+   (base/drive.h). No lock is held. */
+static int ds__is_free_of_waits(ds__owner o) {
+    if (DS__LIKELY(!atomic_load(&ds__drive.groups)) || ds__captures_open())
+        return 1;
+    return o.orphan && ds__event_ask(o.end) == DS_OK;
+}
+
 /* One attempt to serve a request from another stream's arena. */
 typedef struct ds__reuse {
     ds__wanted *q;       /* the request */
@@ -8735,6 +8747,8 @@ static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
     ds__hold_captures();
     /* the arena has become another stream's or an orphan, or its pool a graph's */
     if ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o)) {
+        r = DS_ERR_ILLEGAL_STATE;
+    } else if (!ds__is_free_of_waits(o)) {
         r = DS_ERR_ILLEGAL_STATE;
     } else if (o.orphan) {
         r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);

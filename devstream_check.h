@@ -564,6 +564,20 @@ typedef struct ds__race_extents {
     ds_extent extent[];
 } ds__race_extents;
 
+/* An access of a captured operation. */
+typedef struct ds__race_captured_access {
+    ds__race_range range;
+    unsigned how;
+} ds__race_captured_access;
+
+/* A captured operation between ranks. */
+typedef struct ds__race_captured {
+    char fn[64]; /* the collective */
+    size_t count;
+    size_t room;
+    ds__race_captured_access access[];
+} ds__race_captured;
+
 /* The last collective on a group of streams. */
 typedef struct ds__race_group {
     uint64_t n; /* of the host timeline */
@@ -623,9 +637,11 @@ static struct {
     ds__race_table tokens;  /* token of a hand-over -> ds__race_token */
     ds__race_table words;   /* address of a written word -> ds__race_word */
     ds__race_table extents; /* captured launch -> ds__race_extents */
-    ds__race_table groups;  /* streams of collectives -> ds__race_group */
-    ds__race_table pairs;   /* pairs of sites that were reported */
-    ds__race_task *task;    /* host functions that have not ended */
+    /* argument of a host function, and the word of the wait for it -> ds__race_captured */
+    ds__race_table captured;
+    ds__race_table groups; /* streams of collectives -> ds__race_group */
+    ds__race_table pairs;  /* pairs of sites that were reported */
+    ds__race_task *task;   /* host functions that have not ended */
     ds__race_task **task_end;
     uint32_t ended;    /* timelines whose numbers cannot be used again yet */
     uint32_t reuse_at; /* value of `ended` at which they are looked at again */
@@ -2422,6 +2438,72 @@ static void ds__race_former_take(ds__race_memory *m, ds__race_memory *former) {
     }
 }
 
+/* check/captured.h - captured operations between ranks.
+
+   Keeps the accesses of each operation of a process group that was captured
+   (ds__race_captured_keep) until no graph has it any more (ds__race_captured_forget). In a graph,
+   the operation is a host function that begins it, and a wait for a word. check/graph.h takes the
+   accesses for those of the host function, and the wait as one that the graph ends.
+
+   Invariants: ds__race.captured has an entry for the argument of the host function and one for the
+   word, with the same value.
+   Locks: ds__race.lock is held.
+   Threads: any. */
+
+static void ds__race_captured_release(ds__race_captured *c) {
+    ds__race_release(c, sizeof *c + c->room * sizeof c->access[0]);
+}
+
+static void ds__race_captured_keep(const ds__seen *seen) {
+    size_t room = seen->operands;
+    ds__race_captured *c = ds__race_alloc(sizeof *c + room * sizeof c->access[0]);
+    if (!c)
+        return;
+    c->room = room;
+    snprintf(c->fn, sizeof c->fn, "%s", seen->fn ? seen->fn : "a collective");
+    for (size_t i = 0; i < seen->operands; i++) {
+        const ds__seen_operand *o = &seen->operand[i];
+        unsigned how = o->writes ? DS__RACE_WRITE : DS__RACE_READ;
+        if (o->bytes)
+            c->access[c->count++] =
+                (ds__race_captured_access){ ds__race_range_row(o->ptr, o->bytes), how };
+    }
+    if (ds__race_table_set(&ds__race.captured, ds__race_key(seen->ptr), c) &&
+        ds__race_table_set(&ds__race.captured, ds__race_key(seen->word), c))
+        return;
+    ds__race_table_remove_value(&ds__race.captured, c);
+    ds__race_captured_release(c);
+}
+
+static void ds__race_captured_forget(const ds__seen *seen) {
+    ds__race_captured *c = ds__race_table_find(&ds__race.captured, ds__race_key(seen->ptr));
+    if (!c)
+        return;
+    ds__race_table_remove_value(&ds__race.captured, c);
+    ds__race_captured_release(c);
+}
+
+/* Returns the operation by the argument of its host function, or by the word of its wait; NULL:
+   there is none. */
+static const ds__race_captured *ds__race_captured_find(const void *ptr) {
+    return ds__race_table_find(&ds__race.captured, ds__race_key(ptr));
+}
+
+static void ds__race_captured_deinit(void) {
+    ds__race_table *t = &ds__race.captured;
+    for (size_t i = 0; i < t->size;) {
+        ds__race_captured *c = t->entry[i].value;
+        if (!c) {
+            i++;
+            continue;
+        }
+        ds__race_table_remove_value(t, c); /* may move entries to this place */
+        ds__race_captured_release(c);
+        i = 0;
+    }
+    ds__race_table_deinit(t);
+}
+
 /* check/explain.h - texts that explain a hazard: streams, call sites, the order, a correction.
 
    ds__race_side describes an access for a report. ds__race_explain and ds__race_explain_lifetime
@@ -3112,7 +3194,7 @@ static void ds__race_summary(void) {
       error of a launch.
    4. A node that waits for a word comes after the nodes of the graph that write a value for which
       it waits. If there is none, the launch waits for the word. Other work that waits for a word of
-      the graph comes after the launch.
+      the graph comes after the launch. The graph writes the words of check/captured.h itself.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.
@@ -3299,6 +3381,8 @@ static void ds__race_graph_watch(ds__race_graph *g, ds__race_memory *m) {
 static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__node *n,
                                   ds__race_range r, unsigned how) {
     ds__race_graph *g = b->graph;
+    const ds__race_captured *captured =
+        n->kind == DS_NODE_HOST ? ds__race_captured_find(n->op.u.host.user) : NULL;
     char name[81];
     char text[160];
     ds__race_memory *m = ds__race_memory_find(r.at);
@@ -3316,7 +3400,8 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
         snprintf(text, sizeof text, "kernel %s of a graph",
                  ds__race_cut(name, sizeof name, n->op.u.kernel.kernel->name));
     else
-        snprintf(text, sizeof text, "%s of a graph", ds__node_names[n->kind]);
+        snprintf(text, sizeof text, "%s of a graph",
+                 captured ? captured->fn : ds__node_names[n->kind]);
     uint32_t place = ds__race_place_named(text, n->op.file, (int)n->op.line);
     const ds__race_place *p = ds__race_place_get(place);
     g->item[g->count++] = (ds__race_item){ .range = r,
@@ -3341,6 +3426,17 @@ static void ds__race_graph_value(ds__race_builder *b, uint32_t node, const ds__n
         g->value[g->values++] = (ds__race_value){ .op = *op, .node = node };
 }
 
+/* Adds a host function, and the accesses of the operation that it begins. */
+static void ds__race_graph_host(ds__race_builder *b, uint32_t node, const ds__node *n) {
+    ds__race_graph *g = b->graph;
+    const void *user = n->op.u.host.user;
+    const ds__race_captured *c = ds__race_captured_find(user);
+    for (size_t i = 0; c && i < c->count; i++)
+        ds__race_graph_access(b, node, n, c->access[i].range, c->access[i].how);
+    if (ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
+        g->user[g->users++] = user;
+}
+
 /* Adds the accesses and waits of a node. */
 static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__node *n) {
     ds__race_graph *g = b->graph;
@@ -3362,9 +3458,8 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
         ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
         ds__race_graph_value(b, index, n, &op->u.values.list[i]);
-    if (n->kind == DS_NODE_HOST &&
-        ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
-        g->user[g->users++] = op->u.host.user;
+    if (n->kind == DS_NODE_HOST)
+        ds__race_graph_host(b, index, n);
     int marks = n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT;
     if (marks && ds__race_array_reserve(&g->mark, sizeof *g->mark, g->marks, &g->mark_room))
         g->mark[g->marks++] =
@@ -3385,6 +3480,8 @@ static void ds__race_graph_words(ds__race_builder *b) {
     ds__race_graph *g = b->graph;
     for (size_t i = 0; i < g->values; i++) {
         ds__race_value *wait = &g->value[i];
+        if (ds__race_captured_find(wait->op.address))
+            wait->inner = 1;
         for (size_t k = 0; wait->op.kind != DS_VALUE_WRITE && k < g->values; k++) {
             const ds__race_value *write = &g->value[k];
             if (write->op.kind != DS_VALUE_WRITE || write->op.address != wait->op.address ||
@@ -4488,6 +4585,7 @@ static void ds__race_deinit(void) {
     ds__race_tokens_deinit();
     ds__race_words_deinit();
     ds__race_extents_deinit();
+    ds__race_captured_deinit();
     ds__race_table_deinit(&ds__race.natives);
     ds__race_table_deinit(&ds__race.handles);
     ds__race_table_deinit(&ds__race.pairs);
@@ -4678,7 +4776,7 @@ static const ds__driver *ds__race_layer_apply(const ds__driver *next, int backen
 /* check/seen.h - the layer's observer.
 
    ds__race_seen receives occurrences that never reach a driver: blocks of the allocator, waits of
-   the host, collectives and fills, hand-over between threads.
+   the host, collectives and fills, captured operations between ranks, hand-over between threads.
 
    Policy:
    1. The operands of a collective are accesses of its streams, which wait for each other first. Its
@@ -4925,6 +5023,12 @@ static void ds__race_seen(const ds__seen *seen) {
         break;
     case DS__SEEN_BEGIN:
         ds__race_seen_begin(seen);
+        break;
+    case DS__SEEN_CAPTURE:
+        ds__race_captured_keep(seen);
+        break;
+    case DS__SEEN_CAPTURE_END:
+        ds__race_captured_forget(seen);
         break;
     case DS__SEEN_RANGE:
         ds__race_seen_range(seen->range);

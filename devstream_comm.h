@@ -278,16 +278,30 @@ typedef enum ds_reduce_op {
        DS_ERR_OUT_OF_MEMORY    no memory for a result or for packed temporary data
        DS_ERR_LIMIT_EXCEEDED   a result or packed temporary data would exceed a memory limit */
 
+/** A process group (devstream_ranks.h). A zeroed handle is no group. */
+typedef struct ds_ranks {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_ranks;
+
 enum {
     /** a result equal to a tensor on its destination shares that tensor's memory instead of a copy
         (torch); its stream then does not participate */
     DS_COMM_ALIAS = 1,
-    /** with a topology: floating-point sums and products may use any order, also of partial results
-        rounded to their type. Faster, but not bit-identical */
+    /** with a topology or a process group: floating-point sums and products may use any order, also
+        of partial results rounded to their type. Faster, but not bit-identical */
     DS_COMM_ANY_ORDER = 2
 };
 struct ds_topology;
 struct ds_plan;
+
+/** Further options of collectives with a process group (devstream_ranks.h, "Process groups"). */
+typedef struct ds_ranks_options {
+    /** sizes of the parts in the dimension that is split or joined; NULL: equal parts */
+    const int64_t *sizes;
+    const int64_t *out_sizes; /**< all_to_all: sizes of the parts of the outputs */
+    uint64_t timeout_ns;      /**< time limit of the operation; 0: that of the group */
+    uint64_t reserved[5];     /**< 0 */
+} ds_ranks_options;
 
 /** Options of all collectives; NULL and zero mean the default. */
 typedef struct ds_comm_options {
@@ -303,7 +317,13 @@ typedef struct ds_comm_options {
     const struct ds_topology *topology;
     /** plan of the topology, which must fit; NULL: the plan of ds_plan_get */
     const struct ds_plan *plan;
-    uint64_t reserved[4]; /**< 0 */
+    /** process group: the collective spans the devices of all its ranks (devstream_ranks.h) */
+    ds_ranks ranks;
+    /** with a group: index in it of the device that has the single tensor, which is the input of
+        broadcast and scatter, and the result of gather and reduce */
+    size_t root;
+    const ds_ranks_options *ranks_options; /**< with a group: further options, or NULL */
+    uint64_t reserved[1];                  /**< 0 */
 } ds_comm_options;
 
 /* Planned collectives. With options->topology, a collective runs the steps of the plan from
@@ -4194,7 +4214,8 @@ static const char *const ds__ptx_comm_pack[] = {
 
    Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
    with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
-   the runs, and pack.h the form of a kernel launch.
+   the runs, and pack.h the form of a kernel launch. ds__runs_observe describes the memory of a
+   tensor for observers.
 
    Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
    destination, the largest first, so that the destination is written forwards. No two adjacent
@@ -4262,6 +4283,31 @@ static inline void ds__runs_merge(ds__runs *m, size_t item) {
 static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
     ds__runs_sort(c, out);
     ds__runs_merge(out, c->item);
+}
+
+/* Describes the memory of a tensor whose first element is at `first` as runs of bytes, with strides
+   greater than 0. tensor: its shape, and its strides as those of the source. m: memory of the
+   description. */
+__attribute__((cold, noinline)) static void ds__runs_observe(const ds__comm_copy *tensor,
+                                                             const char *first, ds__runs *m,
+                                                             ds__seen_operand *o) {
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    ptrdiff_t low = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int64_t stride = tensor->src[i];
+        shape[i] = stride ? tensor->shape[i] : 1; /* elements at one address are one */
+        strides[i] = stride < 0 ? -stride : stride;
+        if (stride < 0)
+            low += (shape[i] - 1) * stride * (int64_t)tensor->item;
+    }
+    ds__comm_copy copy = { tensor->item, tensor->ndim, shape, strides, strides };
+    ds__runs_of(&copy, m);
+    o->ptr = first + low;
+    o->width = m->width;
+    o->ndim = m->ndim;
+    o->shape = m->shape;
+    o->strides = m->dst;
 }
 
 /* comm/kernel.h - kernels of the collectives.
@@ -12135,6 +12181,68 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
                           : DS_OK;
 }
 
+/* comm/internal.h - functions of the collectives that other layers use.
+
+   Declares the way of a collective with a process group to the layer of groups (ds__comm_across):
+   collectives do not know that layer.
+
+   Invariants: ds__comm_across_fn is set before a handle of a group exists, and stays.
+   Locks: none.
+   Threads: any. */
+
+typedef enum ds__comm_verb {
+    DS__VERB_ALL_REDUCE,
+    DS__VERB_REDUCE,
+    DS__VERB_BROADCAST,
+    DS__VERB_ALL_GATHER,
+    DS__VERB_GATHER,
+    DS__VERB_REDUCE_SCATTER,
+    DS__VERB_SCATTER,
+    DS__VERB_ALL_TO_ALL
+} ds__comm_verb;
+
+/* A collective of a group. One tensor in `in` or `out` of a verb with a root may be NULL. */
+typedef struct ds__comm_call {
+    ds__comm_verb verb;
+    const ds_tensor *const *in;
+    const ds_tensor *const *out;
+    size_t in_count;
+    size_t out_count;
+    ds_reduce_op op;
+    int dim;
+    const ds_comm_options *options;
+} ds__comm_call;
+
+static _Atomic(ds_result (*)(const ds__comm_call *call)) ds__comm_across_fn;
+
+/* Runs a collective whose options have a group. */
+static ds_result ds__comm_across(const ds__comm_call *call) {
+    ds_result (*fn)(const ds__comm_call *call) = atomic_load(&ds__comm_across_fn);
+    return fn ? fn(call)
+              : ds__fail(DS_ERR_INVALID_HANDLE,
+                         "options->ranks is not a process group; see ds_ranks_init");
+}
+
+/* Refuses a group for a collective that creates its results. instead: the function to use. */
+static ds_result ds__comm_refuse_across(const ds_comm_options *options, const char *instead) {
+    return DS__LIKELY(!options->ranks.id)
+               ? DS_OK
+               : ds__fail(DS_ERR_UNSUPPORTED,
+                          "with a process group, results are written into tensors of the caller, "
+                          "since a rank does not know shapes of other ranks; use %s",
+                          instead);
+}
+
+/* Checks that the operator is valid and supported for the data type. */
+static ds_result ds__reduction_check(ds__reduction reduction);
+/* Reduces consecutive elements in stream order; zero stream: on the calling thread, at most
+   DS__COMM_INPUTS inputs. */
+static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void *out,
+                                 const void *const *in, size_t inputs, size_t count);
+/* Describes the memory of a tensor for observers. */
+static void ds__runs_observe(const ds__comm_copy *tensor, const char *first, ds__runs *m,
+                             ds__seen_operand *o);
+
 /* comm/step.h - participants and the list of steps.
 
    Builds the list of steps of a collective. ds__work_begin opens a ds__work; ds__work_alloc
@@ -13122,8 +13230,8 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
-/* Describes the memory of a region's tensor as runs of bytes, with strides greater than 0. Without
-   memory for the description, the operand has no bytes. */
+/* Describes the memory of a region's tensor. Without memory for the description, the operand has no
+   bytes. */
 __attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, const ds__region *g,
                                                                   ds__seen_operand *o) {
     const ds__layout *l = g->layout;
@@ -13132,23 +13240,8 @@ __attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, c
         o->bytes = 0;
         return;
     }
-    int64_t strides[DS_TENSOR_MAX_DIMS];
-    int64_t shape[DS_TENSOR_MAX_DIMS];
-    ptrdiff_t low = 0;
-    for (int i = 0; i < l->ndim; i++) {
-        int64_t stride = l->dims[l->ndim + i];
-        shape[i] = stride ? l->dims[i] : 1; /* elements at one address are one */
-        strides[i] = stride < 0 ? -stride : stride;
-        if (stride < 0)
-            low += (shape[i] - 1) * stride * (int64_t)l->item;
-    }
-    ds__comm_copy copy = { l->item, l->ndim, shape, strides, strides };
-    ds__runs_of(&copy, m);
-    o->ptr = g->at + low;
-    o->width = m->width;
-    o->ndim = m->ndim;
-    o->shape = m->shape;
-    o->strides = m->dst;
+    ds__comm_copy tensor = { l->item, l->ndim, l->dims, NULL, l->dims + l->ndim };
+    ds__runs_observe(&tensor, g->at, m, o);
 }
 
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */
@@ -13515,6 +13608,10 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
     DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
                 "the plan was created for another topology");
+    DS__REQUIRE((*o)->ranks.id || (!(*o)->root && !(*o)->ranks_options),
+                "options has root or ranks_options, but no ranks");
+    DS__REQUIRE(!(*o)->ranks.id || !(*o)->topology,
+                "options->topology is set with options->ranks; a plan is for one process");
     return DS_OK;
 }
 
@@ -13556,6 +13653,17 @@ static ds_result ds__comm_setup(void) {
 #define DS__COMM_BEGIN(name) \
     DS__ENTER(name);         \
     DS__COMM_READY()
+/* The same for a function that creates its results. instead: the function for a group. */
+#define DS__COMM_BEGIN_CREATING(name, instead) \
+    DS__ENTER(name);                           \
+    DS__COMM_READY_CREATING(instead)
+#define DS__COMM_READY_CREATING(instead)                            \
+    do {                                                            \
+        DS__COMM_READY();                                           \
+        ds_result ds__r = ds__comm_refuse_across(options, instead); \
+        if (ds__r < 0)                                              \
+            return ds__r;                                           \
+    } while (0)
 #define DS__COMM_READY()                              \
     do {                                              \
         ds_result ds__r = ds__comm_setup();           \
@@ -14211,7 +14319,7 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
     size_t made = 0;
     if (out)
         memset(out, 0, count * sizeof *out);
-    DS__COMM_BEGIN("ds_comm_broadcast");
+    DS__COMM_BEGIN_CREATING("ds_comm_broadcast", "ds_comm_broadcast_into");
     ds__work_begin(&w, options);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
     ds__participant *to = ds__participants_alloc(&w, count);
@@ -14255,6 +14363,13 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     ds__work w;
     ds__participant from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_BROADCAST,
+                                                 .in = &tensor,
+                                                 .out = outs,
+                                                 .in_count = 1,
+                                                 .out_count = count,
+                                                 .options = options });
     ds__work_begin(&w, options);
     DS__REQUIRE(!count || outs, "outs is NULL");
     ds__participant *to = ds__participants_alloc(&w, count);
@@ -14418,7 +14533,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
         memset(out, 0, count * sizeof *out);
     if (out_count)
         *out_count = 0;
-    DS__COMM_BEGIN("ds_comm_scatter");
+    DS__COMM_BEGIN_CREATING("ds_comm_scatter", "ds_comm_scatter_into");
     DS__REQUIRE(count, "there are no devices to scatter to");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
@@ -14485,6 +14600,14 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__parts a;
     DS__COMM_BEGIN("ds_comm_scatter_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_SCATTER,
+                                                 .in = &tensor,
+                                                 .out = outs,
+                                                 .in_count = 1,
+                                                 .out_count = count,
+                                                 .dim = dim,
+                                                 .options = options });
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
     ds__parts_begin(&a, options, dim, count);
     ds__participant *from = ds__participants_alloc(&a.w, count);
@@ -14580,7 +14703,7 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
     ds__destination to = { { 0, 0 }, DS__NO_LIST, DS__NO_LIST };
     if (out)
         *out = NULL;
-    DS__COMM_BEGIN("ds_comm_gather");
+    DS__COMM_BEGIN_CREATING("ds_comm_gather", "ds_comm_gather_into");
     DS__REQUIRE(out, "out is NULL");
     ds__parts_begin(&a, options, dim, count);
     ds_result r = a.w.r;
@@ -14604,6 +14727,14 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     ds__participant like;
     ds__name name = ds__name_of("the output tensor", DS__NO_LIST);
     DS__COMM_BEGIN("ds_comm_gather_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_GATHER,
+                                                 .in = tensors,
+                                                 .out = &out,
+                                                 .in_count = count,
+                                                 .out_count = 1,
+                                                 .dim = dim,
+                                                 .options = options });
     ds__parts_begin(&a, options, dim, count);
     ds_result r = ds__gather_open(&a, tensors, &like.d);
     if (r == DS_OK)
@@ -14856,7 +14987,7 @@ DSDEF ds_result(ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, d
                                 ds_tensor **out) {
     if (out)
         *out = NULL;
-    DS__COMM_BEGIN("ds_comm_reduce");
+    DS__COMM_BEGIN_CREATING("ds_comm_reduce", "ds_comm_reduce_into");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_lists(&(ds__tensor_lists){ tensors, count, 1 }, op, destination, options,
                             out);
@@ -14867,7 +14998,7 @@ DSDEF ds_result(ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t coun
                                     ds_tensor **out) {
     if (out)
         *out = NULL;
-    DS__COMM_BEGIN("ds_comm_reduce_add");
+    DS__COMM_BEGIN_CREATING("ds_comm_reduce_add", "ds_comm_reduce_into");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_lists(&(ds__tensor_lists){ tensors, count, 1 }, DS_REDUCE_SUM, destination,
                             options, out);
@@ -14880,7 +15011,7 @@ DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, s
     (void)buffer_size;
     if (out)
         memset(out, 0, count * sizeof *out);
-    DS__COMM_BEGIN("ds_comm_reduce_add_coalesced");
+    DS__COMM_BEGIN_CREATING("ds_comm_reduce_add_coalesced", "ds_comm_reduce_into");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
     return ds__reduce_lists(&(ds__tensor_lists){ tensors, lists, count }, DS_REDUCE_SUM,
                             destination, options, out);
@@ -14907,6 +15038,14 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     ds__work w;
     ds__participant to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_REDUCE,
+                                                 .in = tensors,
+                                                 .out = &out,
+                                                 .in_count = count,
+                                                 .out_count = 1,
+                                                 .op = op,
+                                                 .options = options });
     ds__work_begin(&w, options);
     ds__participant *in = ds__participants_alloc(&w, count);
     ds__source *sources = ds__sources_alloc(&w, count);
@@ -15178,6 +15317,14 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
                                     size_t count, ds_reduce_op op, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_reduce");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_ALL_REDUCE,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options,
+                                                 .op = op });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__same_shape(&a.out[0], ds__name_of("output tensor", 0), &a.in[0], -1);
@@ -15208,6 +15355,13 @@ DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_te
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_gather");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_ALL_GATHER,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
@@ -15236,6 +15390,14 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
                                         const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_REDUCE_SCATTER,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options,
+                                                 .op = op });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
@@ -15276,6 +15438,13 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_to_all");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_ALL_TO_ALL,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_to_all_check(&a);
@@ -15526,7 +15695,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
                 "%zu tensors on %zu devices exceed the address space", count, device_count);
     if (out)
         memset(out, 0, results * sizeof *out);
-    DS__COMM_READY();
+    DS__COMM_READY_CREATING("ds_comm_broadcast_into");
     DS__REQUIRE(device_count, "there are no devices to broadcast to");
     DS__REQUIRE(devices, "devices is NULL");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");

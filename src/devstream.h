@@ -171,6 +171,7 @@ extern "C" {
 
 #include "base/thread_block.h"
 #include "base/observe.h"
+#include "base/drive.h"
 #include "base/bookkeeping.h"
 #include "base/log.h"
 #include "base/error.h"

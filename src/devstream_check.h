@@ -78,6 +78,7 @@ extern "C" {
 #include "check/record.h"
 #include "check/memory.h"
 #include "check/access.h"
+#include "check/captured.h"
 #include "check/explain.h"
 #include "check/traced.h"
 #include "check/report.h"

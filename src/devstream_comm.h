@@ -119,6 +119,7 @@ extern "C" {
 #include "plan/search_large.h"
 #include "plan/plan.h"
 
+#include "comm/internal.h"
 #include "comm/step.h"
 #include "comm/move.h"
 #include "comm/submit.h"

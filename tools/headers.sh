@@ -6,7 +6,7 @@
 #     headers.sh --check    writes nothing, and fails when something differs
 set -eu
 cd "$(dirname "$0")/.."
-entries="devstream devstream_alloc devstream_comm devstream_rng devstream_kernel devstream_check devstream_trace"
+entries="devstream devstream_alloc devstream_comm devstream_rng devstream_kernel devstream_check devstream_trace devstream_ranks"
 check=; [ "${1:-}" != --check ] || check=1
 if [ ! -e .git ] && [ -z "$check" ]; then
     echo "headers: this is no git checkout; the headers are taken as they are"

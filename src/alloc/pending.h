@@ -19,6 +19,7 @@
 #ifndef DS__ALLOC_PENDING_H
 #define DS__ALLOC_PENDING_H
 
+#include "../base/drive.h"
 #include "../core/internal.h"
 #include "types.h"
 #include "util.h"
@@ -260,6 +261,10 @@ static int ds__take_pending(ds__arena *a, const ds__pending_wanted *q) {
         return 0;
 
     ds_result r = DS_OK;
+    /* see base/drive.h; in a capture, all uses are in the same capture */
+    if (DS__UNLIKELY(atomic_load(&ds__drive.groups)) && !ds__captures_open() &&
+        !ds__uses_done(best->uses))
+        r = DS_NOT_READY;
     for (ds__stream_use *u = best->uses; u && r == DS_OK; u = u->next)
         if (u->stream.id != q->stream.id)
             r = ds__wait_event(q->stream, u->event, DS__OP_WAIT);

@@ -17,6 +17,7 @@
 #ifndef DS__ALLOC_REUSE_H
 #define DS__ALLOC_REUSE_H
 
+#include "../base/drive.h"
 #include "../core/internal.h"
 #include "types.h"
 #include "util.h"
@@ -41,6 +42,14 @@ static int ds__can_await(const ds__wanted *q, ds__owner o) {
             return 0;
     }
     return 1;
+}
+
+/* Returns whether the owner's work may be awaited: beside process groups, only if it is over
+   (base/drive.h). No lock is held. */
+static int ds__is_free_of_waits(ds__owner o) {
+    if (DS__LIKELY(!atomic_load(&ds__drive.groups)) || ds__captures_open())
+        return 1;
+    return o.orphan && ds__event_ask(o.end) == DS_OK;
 }
 
 /* One attempt to serve a request from another stream's arena. */
@@ -123,6 +132,8 @@ static ds_result ds__reuse_order_after_owner(ds__reuse *x) {
     ds__hold_captures();
     /* the arena has become another stream's or an orphan, or its pool a graph's */
     if ((from->pool != q->a->pool && from->pool->graphs) || !ds__can_await(q, o)) {
+        r = DS_ERR_ILLEGAL_STATE;
+    } else if (!ds__is_free_of_waits(o)) {
         r = DS_ERR_ILLEGAL_STATE;
     } else if (o.orphan) {
         r = ds__wait_event(q->stream, o.end, DS__OP_WAIT);

@@ -37,7 +37,8 @@ typedef enum ds_activity_kind {
     /** a record of an event; on CPU devices only of one with timing, as others are no operation */
     DS_ACTIVITY_RECORD = 5,
     /** a wait for an event or a stream: from when the stream comes to the wait to its end. A wait
-        for work that is complete already may have no record */
+        for work that is complete already may have no record. With a name: an operation between the
+        ranks of a process group, from when the stream comes to it until its data is in place */
     DS_ACTIVITY_WAIT = 6,
     DS_ACTIVITY_VALUES = 7, /**< writes of words and waits for words; `count` is their number */
     /** a launch of an executable, from its first node to its last one; its nodes have no records */
@@ -56,13 +57,15 @@ typedef struct ds_activity {
     uint64_t end_ns;   /**< time at which it ended */
     /** time at which the call enqueued it; begin_ns is not earlier */
     uint64_t enqueue_ns;
-    uint64_t bytes; /**< of a copy or fill, else 0 */
+    /** of a copy or fill, or that this rank moves in an operation between ranks; else 0 */
+    uint64_t bytes;
     uint64_t count; /**< of a kernel or values, else 0 */
     /** number of the operation, from 1 in the order of enqueueing; unique in the process */
     uint64_t correlation_id;
     /** the id that the calling thread has pushed last (ds_activity_push_id), or 0 */
     uint64_t external_id;
-    /** name of the kernel, valid until ds_shutdown; else NULL */
+    /** name of the kernel, or of the operation between ranks, as "all_reduce"; valid until
+        ds_shutdown. Else NULL */
     const char *name;
     /** the public function that enqueued the operation, as "ds_copy" */
     const char *call;

@@ -44,16 +44,30 @@
        DS_ERR_OUT_OF_MEMORY    no memory for a result or for packed temporary data
        DS_ERR_LIMIT_EXCEEDED   a result or packed temporary data would exceed a memory limit */
 
+/** A process group (devstream_ranks.h). A zeroed handle is no group. */
+typedef struct ds_ranks {
+    uint64_t id; /**< index and generation; 0: none */
+} ds_ranks;
+
 enum {
     /** a result equal to a tensor on its destination shares that tensor's memory instead of a copy
         (torch); its stream then does not participate */
     DS_COMM_ALIAS = 1,
-    /** with a topology: floating-point sums and products may use any order, also of partial results
-        rounded to their type. Faster, but not bit-identical */
+    /** with a topology or a process group: floating-point sums and products may use any order, also
+        of partial results rounded to their type. Faster, but not bit-identical */
     DS_COMM_ANY_ORDER = 2
 };
 struct ds_topology;
 struct ds_plan;
+
+/** Further options of collectives with a process group (devstream_ranks.h, "Process groups"). */
+typedef struct ds_ranks_options {
+    /** sizes of the parts in the dimension that is split or joined; NULL: equal parts */
+    const int64_t *sizes;
+    const int64_t *out_sizes; /**< all_to_all: sizes of the parts of the outputs */
+    uint64_t timeout_ns;      /**< time limit of the operation; 0: that of the group */
+    uint64_t reserved[5];     /**< 0 */
+} ds_ranks_options;
 
 /** Options of all collectives; NULL and zero mean the default. */
 typedef struct ds_comm_options {
@@ -69,7 +83,13 @@ typedef struct ds_comm_options {
     const struct ds_topology *topology;
     /** plan of the topology, which must fit; NULL: the plan of ds_plan_get */
     const struct ds_plan *plan;
-    uint64_t reserved[4]; /**< 0 */
+    /** process group: the collective spans the devices of all its ranks (devstream_ranks.h) */
+    ds_ranks ranks;
+    /** with a group: index in it of the device that has the single tensor, which is the input of
+        broadcast and scatter, and the result of gather and reduce */
+    size_t root;
+    const ds_ranks_options *ranks_options; /**< with a group: further options, or NULL */
+    uint64_t reserved[1];                  /**< 0 */
 } ds_comm_options;
 
 /* Planned collectives. With options->topology, a collective runs the steps of the plan from

@@ -61,7 +61,13 @@
       "the executable graph does not support the changes and was not updated") \
     X(DS_ERR_PEER_DIED, -29, "another process, on which the operation depends, has ended") \
     X(DS_ERR_WOULD_SYNCHRONIZE, -30, \
-      "the call would make the host wait for a device; the sync debug mode does not allow waits")
+      "the call would make the host wait for a device; the sync debug mode does not allow it") \
+    X(DS_ERR_TIMEOUT, -31, \
+      "an operation of a process group was not complete in time; compare the flight recorders of " \
+      "the ranks") \
+    X(DS_ERR_ABORTED, -32, "the process group was aborted; ds_error_get_last() has the reason") \
+    X(DS_ERR_MISMATCH, -33, \
+      "the ranks of a process group called different operations; ds_error_get_last() names them")
 
 /* clang-format on */
 

@@ -117,6 +117,7 @@ static ds_activity_kind ds__activity_kind_of(const ds__op *op) {
     case DS__OP_WAIT:
     case DS__OP_WAIT_STREAM:
     case DS__OP_EXTERNAL_WAIT:
+    case DS__OP_REMOTE:
         return DS_ACTIVITY_WAIT;
     case DS__OP_VALUES:
         return DS_ACTIVITY_VALUES;
@@ -292,6 +293,9 @@ DS__SEAM static ds_activity ds__activity_record(const ds__op *op, const ds__acti
         a.count = op->u.kernel.items;
     } else if (op->kind == DS__OP_VALUES) {
         a.count = op->u.values.count;
+    } else if (op->kind == DS__OP_REMOTE) {
+        a.name = op->u.remote.name;
+        a.bytes = op->u.remote.bytes;
     } else if (op->kind == DS__OP_COPY || op->kind == DS__OP_FILL) {
         a.bytes = ds__op_bytes(op);
         a.dst_device = ds__activity_device_of(op, DS__OP_DST, type);

@@ -89,6 +89,10 @@ typedef struct ds__processes {
                   calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
                   is always correct.
 
+   Work of other libraries (DS__OP_REMOTE):
+   timeline_create  Creates a timeline: numbers that only grow, for which streams of all devices of
+                  the driver can wait. *out_base is the number that it has passed already.
+
    Graphs:
    condition_load Loads what conditional nodes of the device need, before one is added.
 
@@ -133,6 +137,7 @@ typedef struct ds__processes {
     X(run_together, \
       (void *const *streams, size_t count, void (*run_fn)(void *user), void *user, int *out_ran), \
       (streams, count, run_fn, user, out_ran)) \
+    X(timeline_create, (void **out, uint64_t *out_base), (out, out_base)) \
     X(memory_alloc, (int device, size_t size, void **out), (device, size, out)) \
     X(space_reserve, (int device, size_t size, size_t *out_page, void **out), \
       (device, size, out_page, out)) \
@@ -222,6 +227,12 @@ struct ds__driver {
     /* equal for two objects of one device: they are the same queue */
     const void *(*stream_identity)(void *stream);
     void (*event_destroy)(void *event);
+    /* passes all numbers up to this one; numbers never fall */
+    void (*timeline_pass)(void *timeline, uint64_t upto);
+    /* passes all numbers that will ever be waited for; streams that wait for `from` or more fail,
+       if the driver can make streams fail */
+    void (*timeline_fail)(void *timeline, uint64_t from, ds_result code, const char *text);
+    void (*timeline_destroy)(void *timeline);      /* no stream waits for it any more */
     void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
     void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */

@@ -52,6 +52,7 @@ enum {
     DS__MODULE_TENSOR,
     DS__MODULE_TOPOLOGY,
     DS__MODULE_COMM,
+    DS__MODULE_RANKS,
     DS__MODULES
 };
 

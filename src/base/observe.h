@@ -51,6 +51,10 @@ enum {
     /* the check layer has reported a race: label is the text, hazard, operation, before, and the
        stream of the later operation */
     DS__SEEN_RACE,
+    /* a host function was captured that begins an operation between ranks: ptr is its argument,
+       operands are the memory of the operation, and the wait for it waits for `word` */
+    DS__SEEN_CAPTURE,
+    DS__SEEN_CAPTURE_END, /* no graph has that host function any more: ptr, word */
     DS__SEEN_KINDS
 };
 
@@ -73,6 +77,7 @@ typedef struct ds__seen {
     const char *fn; /* the public function that runs, and its site; of the library's threads NULL */
     ds_site site;
     const void *ptr;
+    const void *word;
     size_t bytes;
     size_t room; /* bytes of the block with its padding */
     ds_device device;

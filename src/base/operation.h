@@ -36,6 +36,7 @@ enum {
     DS__OP_VALUES,     /* writes of words, and waits for words */
     DS__OP_CONDITION,  /* of nodes only: graphs under a condition */
     DS__OP_CLOSURE,    /* of the CPU driver's streams, and never a node */
+    DS__OP_REMOTE,     /* work that another library does, and never a node */
     DS__OP_OWN         /* from here on: kinds of a driver, which never leave it */
 };
 
@@ -47,6 +48,7 @@ enum {
     /* must not be captured: if the stream captures, submit does nothing and returns DS__CHANGED */
     DS__OP_OUTSIDE = 4,
     DS__OP_INSIDE = 8, /* kernel: the same unless the stream's capture is u.kernel.capture */
+    DS__OP_PROMPT = 1, /* remote: if the stream is idle, the caller may begin it */
     /* kernel: all blocks run at once, each with as many threads as `places` says */
     DS__OP_TOGETHER = 16,
     /* copy, fill: eight bits of `places` from here on say where the destination is */
@@ -73,6 +75,23 @@ enum {
 /* within the library only: the driver has enqueued none of the copies of a batch, and takes them
    one by one */
 #define DS__ONE_BY_ONE ((ds_result)(DS_NOT_READY + 2))
+
+enum {
+    DS__REMOTE_ARRIVED,
+    DS__REMOTE_FAILED, /* the stream has failed, and the work must not begin */
+    DS__REMOTE_AT_ONCE /* the caller of submit begins the work */
+};
+
+/* Work that another library does in the order of a stream. It must stay valid until begin_fn has
+   returned. */
+typedef struct ds__remote {
+    /* Runs once, when the stream gets there (DS__REMOTE_*): begins the work, and does not wait for
+       it. Returns 1 if the work is over already. Takes no lock that a thread holds while it waits,
+       and calls no driver but timeline_pass. */
+    int (*begin_fn)(struct ds__remote *remote, int how);
+    _Atomic int taken; /* 1: the driver has called begin_fn or will call it, even if submit fails */
+    _Atomic int ran;   /* of the CUDA driver: 1: the stream has reached it */
+} ds__remote;
 
 /* A piece of stream work. The core passes it to a driver through the layers, and the CPU driver
    queues it. */
@@ -169,6 +188,17 @@ typedef struct ds__op {
             ds__body *bodies;
             int kind;
         } condition;
+
+        /* begin: NULL for the wait alone. The stream waits until the timeline has passed `upto`; no
+           timeline: it does not wait. name, bytes: of the record of activity; the name is a
+           literal */
+        struct {
+            ds__remote *begin;
+            void *timeline;
+            uint64_t upto;
+            const char *name;
+            size_t bytes;
+        } remote;
 
         /* what a driver keeps of the operation that follows; `file` is the call, `line` the thread
            (base/activity.h) */

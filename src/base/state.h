@@ -109,6 +109,10 @@ DS__SEAM static int64_t ds__device_key(ds_device d) {
     return (int64_t)d.type << 32 | d.index;
 }
 
+DS__SEAM static ds_device ds__device_of_key(int64_t key) {
+    return (ds_device){ (int32_t)(key >> 32), (int32_t)key };
+}
+
 /* Returns a number from the environment; 0 if it is unset or not a number. */
 static uint64_t ds__env_number(const char *name) {
     const char *text = getenv(name);

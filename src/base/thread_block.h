@@ -44,6 +44,9 @@ typedef struct ds__tls_block {
     ds_site site;      /* where it was called from */
     int in_callback;   /* 1: inside of user code that devstream runs */
     int nested;        /* CPU driver: streams being run inside of one another */
+    /* the driver's stream or event for which the thread waits while it drives requests
+       (base/drive.h); a driver sets it to NULL when the thread must go on */
+    const void *awaited;
     /* the allocator maps or releases memory, which no open capture forbids (torch makes the thread
        relaxed meanwhile) */
     int relaxed;

@@ -13,7 +13,7 @@
       error of a launch.
    4. A node that waits for a word comes after the nodes of the graph that write a value for which
       it waits. If there is none, the launch waits for the word. Other work that waits for a word of
-      the graph comes after the launch.
+      the graph comes after the launch. The graph writes the words of check/captured.h itself.
 
    Invariants: a ds__race_graph watches each of its ranges of memory until it is destroyed.
    Locks: ds__race.lock is held.
@@ -23,6 +23,7 @@
 
 #include "../base/extent.h"
 #include "access.h"
+#include "captured.h"
 #include "moment.h"
 #include "report.h"
 #include "word.h"
@@ -208,6 +209,8 @@ static void ds__race_graph_watch(ds__race_graph *g, ds__race_memory *m) {
 static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__node *n,
                                   ds__race_range r, unsigned how) {
     ds__race_graph *g = b->graph;
+    const ds__race_captured *captured =
+        n->kind == DS_NODE_HOST ? ds__race_captured_find(n->op.u.host.user) : NULL;
     char name[81];
     char text[160];
     ds__race_memory *m = ds__race_memory_find(r.at);
@@ -225,7 +228,8 @@ static void ds__race_graph_access(ds__race_builder *b, uint32_t node, const ds__
         snprintf(text, sizeof text, "kernel %s of a graph",
                  ds__race_cut(name, sizeof name, n->op.u.kernel.kernel->name));
     else
-        snprintf(text, sizeof text, "%s of a graph", ds__node_names[n->kind]);
+        snprintf(text, sizeof text, "%s of a graph",
+                 captured ? captured->fn : ds__node_names[n->kind]);
     uint32_t place = ds__race_place_named(text, n->op.file, (int)n->op.line);
     const ds__race_place *p = ds__race_place_get(place);
     g->item[g->count++] = (ds__race_item){ .range = r,
@@ -250,6 +254,17 @@ static void ds__race_graph_value(ds__race_builder *b, uint32_t node, const ds__n
         g->value[g->values++] = (ds__race_value){ .op = *op, .node = node };
 }
 
+/* Adds a host function, and the accesses of the operation that it begins. */
+static void ds__race_graph_host(ds__race_builder *b, uint32_t node, const ds__node *n) {
+    ds__race_graph *g = b->graph;
+    const void *user = n->op.u.host.user;
+    const ds__race_captured *c = ds__race_captured_find(user);
+    for (size_t i = 0; c && i < c->count; i++)
+        ds__race_graph_access(b, node, n, c->access[i].range, c->access[i].how);
+    if (ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
+        g->user[g->users++] = user;
+}
+
 /* Adds the accesses and waits of a node. */
 static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__node *n) {
     ds__race_graph *g = b->graph;
@@ -271,9 +286,8 @@ static void ds__race_graph_node(ds__race_builder *b, uint32_t index, const ds__n
         ds__race_graph_access(b, index, n, ds__race_range_of(op, DS__OP_DST), DS__RACE_WRITE);
     for (size_t i = 0; n->kind == DS_NODE_VALUES && i < op->u.values.count; i++)
         ds__race_graph_value(b, index, n, &op->u.values.list[i]);
-    if (n->kind == DS_NODE_HOST &&
-        ds__race_array_reserve(&g->user, sizeof *g->user, g->users, &g->user_room))
-        g->user[g->users++] = op->u.host.user;
+    if (n->kind == DS_NODE_HOST)
+        ds__race_graph_host(b, index, n);
     int marks = n->kind == DS_NODE_EVENT_RECORD || n->kind == DS_NODE_EVENT_WAIT;
     if (marks && ds__race_array_reserve(&g->mark, sizeof *g->mark, g->marks, &g->mark_room))
         g->mark[g->marks++] =
@@ -294,6 +308,8 @@ static void ds__race_graph_words(ds__race_builder *b) {
     ds__race_graph *g = b->graph;
     for (size_t i = 0; i < g->values; i++) {
         ds__race_value *wait = &g->value[i];
+        if (ds__race_captured_find(wait->op.address))
+            wait->inner = 1;
         for (size_t k = 0; wait->op.kind != DS_VALUE_WRITE && k < g->values; k++) {
             const ds__race_value *write = &g->value[k];
             if (write->op.kind != DS_VALUE_WRITE || write->op.address != wait->op.address ||

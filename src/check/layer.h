@@ -379,6 +379,7 @@ static void ds__race_deinit(void) {
     ds__race_tokens_deinit();
     ds__race_words_deinit();
     ds__race_extents_deinit();
+    ds__race_captured_deinit();
     ds__race_table_deinit(&ds__race.natives);
     ds__race_table_deinit(&ds__race.handles);
     ds__race_table_deinit(&ds__race.pairs);

@@ -1,7 +1,7 @@
 /* check/seen.h - the layer's observer.
 
    ds__race_seen receives occurrences that never reach a driver: blocks of the allocator, waits of
-   the host, collectives and fills, hand-over between threads.
+   the host, collectives and fills, captured operations between ranks, hand-over between threads.
 
    Policy:
    1. The operands of a collective are accesses of its streams, which wait for each other first. Its
@@ -252,6 +252,12 @@ static void ds__race_seen(const ds__seen *seen) {
         break;
     case DS__SEEN_BEGIN:
         ds__race_seen_begin(seen);
+        break;
+    case DS__SEEN_CAPTURE:
+        ds__race_captured_keep(seen);
+        break;
+    case DS__SEEN_CAPTURE_END:
+        ds__race_captured_forget(seen);
         break;
     case DS__SEEN_RANGE:
         ds__race_seen_range(seen->range);

@@ -257,6 +257,20 @@ typedef struct ds__race_extents {
     ds_extent extent[];
 } ds__race_extents;
 
+/* An access of a captured operation. */
+typedef struct ds__race_captured_access {
+    ds__race_range range;
+    unsigned how;
+} ds__race_captured_access;
+
+/* A captured operation between ranks. */
+typedef struct ds__race_captured {
+    char fn[64]; /* the collective */
+    size_t count;
+    size_t room;
+    ds__race_captured_access access[];
+} ds__race_captured;
+
 /* The last collective on a group of streams. */
 typedef struct ds__race_group {
     uint64_t n; /* of the host timeline */
@@ -316,9 +330,11 @@ static struct {
     ds__race_table tokens;  /* token of a hand-over -> ds__race_token */
     ds__race_table words;   /* address of a written word -> ds__race_word */
     ds__race_table extents; /* captured launch -> ds__race_extents */
-    ds__race_table groups;  /* streams of collectives -> ds__race_group */
-    ds__race_table pairs;   /* pairs of sites that were reported */
-    ds__race_task *task;    /* host functions that have not ended */
+    /* argument of a host function, and the word of the wait for it -> ds__race_captured */
+    ds__race_table captured;
+    ds__race_table groups; /* streams of collectives -> ds__race_group */
+    ds__race_table pairs;  /* pairs of sites that were reported */
+    ds__race_task *task;   /* host functions that have not ended */
     ds__race_task **task_end;
     uint32_t ended;    /* timelines whose numbers cannot be used again yet */
     uint32_t reuse_at; /* value of `ended` at which they are looked at again */

@@ -16,6 +16,7 @@
 
 #include "../core/internal.h"
 #include "../tensor/internal.h"
+#include "internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"
@@ -266,6 +267,14 @@ DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_te
                                     size_t count, ds_reduce_op op, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_reduce");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_ALL_REDUCE,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options,
+                                                 .op = op });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__same_shape(&a.out[0], ds__name_of("output tensor", 0), &a.in[0], -1);
@@ -296,6 +305,13 @@ DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_te
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_gather");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_ALL_GATHER,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
@@ -324,6 +340,14 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
                                         const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_REDUCE_SCATTER,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options,
+                                                 .op = op });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
@@ -364,6 +388,13 @@ DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_te
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
     DS__COMM_BEGIN("ds_comm_all_to_all");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_ALL_TO_ALL,
+                                                 .in = tensors,
+                                                 .out = outs,
+                                                 .in_count = count,
+                                                 .out_count = count,
+                                                 .options = options });
     ds_result r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_to_all_check(&a);

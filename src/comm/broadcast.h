@@ -15,6 +15,7 @@
 #include "../core/internal.h"
 #include "../tensor/internal.h"
 #include "../topology/types.h"
+#include "internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"
@@ -141,7 +142,7 @@ DSDEF ds_result(ds_comm_broadcast)(const ds_tensor *tensor, const ds_device *dev
     size_t made = 0;
     if (out)
         memset(out, 0, count * sizeof *out);
-    DS__COMM_BEGIN("ds_comm_broadcast");
+    DS__COMM_BEGIN_CREATING("ds_comm_broadcast", "ds_comm_broadcast_into");
     ds__work_begin(&w, options);
     DS__REQUIRE(!count || (devices && out), "%s is NULL", devices ? "out" : "devices");
     ds__participant *to = ds__participants_alloc(&w, count);
@@ -185,6 +186,13 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
     ds__work w;
     ds__participant from;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_BROADCAST,
+                                                 .in = &tensor,
+                                                 .out = outs,
+                                                 .in_count = 1,
+                                                 .out_count = count,
+                                                 .options = options });
     ds__work_begin(&w, options);
     DS__REQUIRE(!count || outs, "outs is NULL");
     ds__participant *to = ds__participants_alloc(&w, count);

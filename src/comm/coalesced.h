@@ -15,6 +15,7 @@
 #include "../core/internal.h"
 #include "../tensor/internal.h"
 #include "kernel.h"
+#include "internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"
@@ -226,7 +227,7 @@ DSDEF ds_result(ds_comm_broadcast_coalesced)(const ds_tensor *const *tensors, si
                 "%zu tensors on %zu devices exceed the address space", count, device_count);
     if (out)
         memset(out, 0, results * sizeof *out);
-    DS__COMM_READY();
+    DS__COMM_READY_CREATING("ds_comm_broadcast_into");
     DS__REQUIRE(device_count, "there are no devices to broadcast to");
     DS__REQUIRE(devices, "devices is NULL");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");

@@ -192,8 +192,8 @@ __attribute__((cold, noinline)) static ds_result ds__work_watch(const ds__work *
     return DS_OK;
 }
 
-/* Describes the memory of a region's tensor as runs of bytes, with strides greater than 0. Without
-   memory for the description, the operand has no bytes. */
+/* Describes the memory of a region's tensor. Without memory for the description, the operand has no
+   bytes. */
 __attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, const ds__region *g,
                                                                   ds__seen_operand *o) {
     const ds__layout *l = g->layout;
@@ -202,23 +202,8 @@ __attribute__((cold, noinline)) static void ds__work_observe_runs(ds__work *w, c
         o->bytes = 0;
         return;
     }
-    int64_t strides[DS_TENSOR_MAX_DIMS];
-    int64_t shape[DS_TENSOR_MAX_DIMS];
-    ptrdiff_t low = 0;
-    for (int i = 0; i < l->ndim; i++) {
-        int64_t stride = l->dims[l->ndim + i];
-        shape[i] = stride ? l->dims[i] : 1; /* elements at one address are one */
-        strides[i] = stride < 0 ? -stride : stride;
-        if (stride < 0)
-            low += (shape[i] - 1) * stride * (int64_t)l->item;
-    }
-    ds__comm_copy copy = { l->item, l->ndim, shape, strides, strides };
-    ds__runs_of(&copy, m);
-    o->ptr = g->at + low;
-    o->width = m->width;
-    o->ndim = m->ndim;
-    o->shape = m->shape;
-    o->strides = m->dst;
+    ds__comm_copy tensor = { l->item, l->ndim, l->dims, NULL, l->dims + l->ndim };
+    ds__runs_observe(&tensor, g->at, m, o);
 }
 
 /* Notifies observers of a collective; kind: DS__SEEN_BEGIN or DS__SEEN_END. */

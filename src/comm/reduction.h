@@ -18,6 +18,7 @@
 #include "../core/internal.h"
 #include "../tensor/internal.h"
 #include "kernel.h"
+#include "internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"
@@ -249,7 +250,7 @@ DSDEF ds_result(ds_comm_reduce)(const ds_tensor *const *tensors, size_t count, d
                                 ds_tensor **out) {
     if (out)
         *out = NULL;
-    DS__COMM_BEGIN("ds_comm_reduce");
+    DS__COMM_BEGIN_CREATING("ds_comm_reduce", "ds_comm_reduce_into");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_lists(&(ds__tensor_lists){ tensors, count, 1 }, op, destination, options,
                             out);
@@ -260,7 +261,7 @@ DSDEF ds_result(ds_comm_reduce_add)(const ds_tensor *const *tensors, size_t coun
                                     ds_tensor **out) {
     if (out)
         *out = NULL;
-    DS__COMM_BEGIN("ds_comm_reduce_add");
+    DS__COMM_BEGIN_CREATING("ds_comm_reduce_add", "ds_comm_reduce_into");
     DS__REQUIRE(out, "out is NULL");
     return ds__reduce_lists(&(ds__tensor_lists){ tensors, count, 1 }, DS_REDUCE_SUM, destination,
                             options, out);
@@ -273,7 +274,7 @@ DSDEF ds_result(ds_comm_reduce_add_coalesced)(const ds_tensor *const *tensors, s
     (void)buffer_size;
     if (out)
         memset(out, 0, count * sizeof *out);
-    DS__COMM_BEGIN("ds_comm_reduce_add_coalesced");
+    DS__COMM_BEGIN_CREATING("ds_comm_reduce_add_coalesced", "ds_comm_reduce_into");
     DS__REQUIRE(!count || (tensors && out), "%s is NULL", tensors ? "out" : "tensors");
     return ds__reduce_lists(&(ds__tensor_lists){ tensors, lists, count }, DS_REDUCE_SUM,
                             destination, options, out);
@@ -300,6 +301,14 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
     ds__work w;
     ds__participant to;
     DS__COMM_BEGIN("ds_comm_reduce_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_REDUCE,
+                                                 .in = tensors,
+                                                 .out = &out,
+                                                 .in_count = count,
+                                                 .out_count = 1,
+                                                 .op = op,
+                                                 .options = options });
     ds__work_begin(&w, options);
     ds__participant *in = ds__participants_alloc(&w, count);
     ds__source *sources = ds__sources_alloc(&w, count);

@@ -22,6 +22,7 @@
 #include "../topology/types.h"
 #include "../plan/types.h"
 #include "kernel.h"
+#include "internal.h"
 #include "types.h"
 #include "step.h"
 #include "join.h"
@@ -194,6 +195,10 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
     DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
                 "the plan was created for another topology");
+    DS__REQUIRE((*o)->ranks.id || (!(*o)->root && !(*o)->ranks_options),
+                "options has root or ranks_options, but no ranks");
+    DS__REQUIRE(!(*o)->ranks.id || !(*o)->topology,
+                "options->topology is set with options->ranks; a plan is for one process");
     return DS_OK;
 }
 
@@ -235,6 +240,17 @@ static ds_result ds__comm_setup(void) {
 #define DS__COMM_BEGIN(name) \
     DS__ENTER(name);         \
     DS__COMM_READY()
+/* The same for a function that creates its results. instead: the function for a group. */
+#define DS__COMM_BEGIN_CREATING(name, instead) \
+    DS__ENTER(name);                           \
+    DS__COMM_READY_CREATING(instead)
+#define DS__COMM_READY_CREATING(instead)                            \
+    do {                                                            \
+        DS__COMM_READY();                                           \
+        ds_result ds__r = ds__comm_refuse_across(options, instead); \
+        if (ds__r < 0)                                              \
+            return ds__r;                                           \
+    } while (0)
 #define DS__COMM_READY()                              \
     do {                                              \
         ds_result ds__r = ds__comm_setup();           \

@@ -2,7 +2,8 @@
 
    Translates a copy between two tensors of one shape (ds__comm_copy) into runs of consecutive bytes
    with as few dimensions as possible (ds__runs_of). move.h chooses the steps of a collective from
-   the runs, and pack.h the form of a kernel launch.
+   the runs, and pack.h the form of a kernel launch. ds__runs_observe describes the memory of a
+   tensor for observers.
 
    Invariants: no dimension has the size 1. The dimensions are sorted by the strides of the
    destination, the largest first, so that the destination is written forwards. No two adjacent
@@ -13,6 +14,7 @@
 #define DS__COMM_RUNS_H
 
 #include "../api/tensor.h"
+#include "../base/observe.h"
 #include "../os/os.h"
 
 /* A copy of ndim dimensions of elements of `item` bytes; strides in elements. */
@@ -75,6 +77,31 @@ static inline void ds__runs_merge(ds__runs *m, size_t item) {
 static void ds__runs_of(const ds__comm_copy *c, ds__runs *out) {
     ds__runs_sort(c, out);
     ds__runs_merge(out, c->item);
+}
+
+/* Describes the memory of a tensor whose first element is at `first` as runs of bytes, with strides
+   greater than 0. tensor: its shape, and its strides as those of the source. m: memory of the
+   description. */
+__attribute__((cold, noinline)) static void ds__runs_observe(const ds__comm_copy *tensor,
+                                                             const char *first, ds__runs *m,
+                                                             ds__seen_operand *o) {
+    int64_t strides[DS_TENSOR_MAX_DIMS];
+    int64_t shape[DS_TENSOR_MAX_DIMS];
+    ptrdiff_t low = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        int64_t stride = tensor->src[i];
+        shape[i] = stride ? tensor->shape[i] : 1; /* elements at one address are one */
+        strides[i] = stride < 0 ? -stride : stride;
+        if (stride < 0)
+            low += (shape[i] - 1) * stride * (int64_t)tensor->item;
+    }
+    ds__comm_copy copy = { tensor->item, tensor->ndim, shape, strides, strides };
+    ds__runs_of(&copy, m);
+    o->ptr = first + low;
+    o->width = m->width;
+    o->ndim = m->ndim;
+    o->shape = m->shape;
+    o->strides = m->dst;
 }
 
 #endif

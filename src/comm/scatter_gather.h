@@ -16,6 +16,7 @@
 
 #include "../core/internal.h"
 #include "../tensor/internal.h"
+#include "internal.h"
 #include "types.h"
 #include "step.h"
 #include "move.h"
@@ -161,7 +162,7 @@ DSDEF ds_result(ds_comm_scatter)(const ds_tensor *tensor, const ds_device *devic
         memset(out, 0, count * sizeof *out);
     if (out_count)
         *out_count = 0;
-    DS__COMM_BEGIN("ds_comm_scatter");
+    DS__COMM_BEGIN_CREATING("ds_comm_scatter", "ds_comm_scatter_into");
     DS__REQUIRE(count, "there are no devices to scatter to");
     DS__REQUIRE(devices && out, "%s is NULL", devices ? "out" : "devices");
     DS__REQUIRE(count <= INT64_MAX, "%zu devices", count);
@@ -228,6 +229,14 @@ DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__parts a;
     DS__COMM_BEGIN("ds_comm_scatter_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_SCATTER,
+                                                 .in = &tensor,
+                                                 .out = outs,
+                                                 .in_count = 1,
+                                                 .out_count = count,
+                                                 .dim = dim,
+                                                 .options = options });
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
     ds__parts_begin(&a, options, dim, count);
     ds__participant *from = ds__participants_alloc(&a.w, count);
@@ -323,7 +332,7 @@ DSDEF ds_result(ds_comm_gather)(const ds_tensor *const *tensors, size_t count, i
     ds__destination to = { { 0, 0 }, DS__NO_LIST, DS__NO_LIST };
     if (out)
         *out = NULL;
-    DS__COMM_BEGIN("ds_comm_gather");
+    DS__COMM_BEGIN_CREATING("ds_comm_gather", "ds_comm_gather_into");
     DS__REQUIRE(out, "out is NULL");
     ds__parts_begin(&a, options, dim, count);
     ds_result r = a.w.r;
@@ -347,6 +356,14 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     ds__participant like;
     ds__name name = ds__name_of("the output tensor", DS__NO_LIST);
     DS__COMM_BEGIN("ds_comm_gather_into");
+    if (DS__UNLIKELY(options->ranks.id))
+        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_GATHER,
+                                                 .in = tensors,
+                                                 .out = &out,
+                                                 .in_count = count,
+                                                 .out_count = 1,
+                                                 .dim = dim,
+                                                 .options = options });
     ds__parts_begin(&a, options, dim, count);
     ds_result r = ds__gather_open(&a, tensors, &like.d);
     if (r == DS_OK)

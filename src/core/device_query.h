@@ -12,6 +12,8 @@
 #ifndef DS__CORE_DEVICE_QUERY_H
 #define DS__CORE_DEVICE_QUERY_H
 
+#include "../base/drive.h"
+#include "../base/drive.h"
 #include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
@@ -149,6 +151,7 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
     DS__ENTER("ds_device_synchronize");
     DS__RESOLVE(device);
     ds_result r = ds__driver_of(device)->device_synchronize(device.index);
+    r = ds__drive_failure(r, device, 0);
     return ds__observer_notify_wait(ds__device_error(device, r), (ds_stream){ 0 }, (ds_event){ 0 },
                                     device);
 }
@@ -156,7 +159,10 @@ DSDEF ds_result(ds_device_synchronize)(ds_device device) {
 DSDEF ds_result(ds_device_reset)(ds_device device) {
     DS__ENTER("ds_device_reset");
     DS__RESOLVE(device);
-    return ds__device_error(device, ds__driver_of(device)->device_reset(device.index));
+    ds_result r = ds__driver_of(device)->device_reset(device.index);
+    if (r == DS_OK && atomic_load(&ds__drive.failed))
+        ds__drive.forget_fn(device);
+    return ds__device_error(device, r);
 }
 
 DSDEF ds_result(ds_device_can_access_peer)(ds_device device, ds_device peer, int *out) {

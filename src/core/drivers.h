@@ -35,6 +35,7 @@
 #include "../cpu/stream_wait.h"
 #include "../cpu/event.h"
 #include "../cpu/shared_event.h"
+#include "../cpu/timeline.h"
 #include "../cpu/watcher.h"
 #include "../cpu/capture.h"
 #include "../cpu/capture_op.h"
@@ -78,6 +79,8 @@
 #include "../cuda/graph_set.h"
 #include "../cuda/graph_keep.h"
 #include "../cuda/graph_exec.h"
+#include "../cuda/host_memory.h"
+#include "../cuda/timeline.h"
 #include "../cuda/submit.h"
 #include "../cuda/capture_op.h"
 #include "../cuda/capture.h"
@@ -90,7 +93,6 @@
 #include "../cuda/virtual_memory.h"
 #include "../cuda/pool.h"
 #include "../cuda/share.h"
-#include "../cuda/host_memory.h"
 #include "../cuda/driver.h"
 #endif
 

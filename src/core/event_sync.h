@@ -11,6 +11,7 @@
 #ifndef DS__CORE_EVENT_SYNC_H
 #define DS__CORE_EVENT_SYNC_H
 
+#include "../base/drive.h"
 #include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
@@ -25,6 +26,8 @@ static ds_result ds__event_sync(ds_event event, uint64_t timeout_ns) {
         return DS_ERR_INVALID_HANDLE;
     void *native = atomic_load_explicit(&e->native, memory_order_acquire);
     ds_result r = native ? e->driver->event_synchronize(native, timeout_ns) : DS_OK;
+    if (native)
+        r = ds__drive_failure(r, ds__device_of_key(atomic_load(&e->device)), 0);
     ds__event_unpin(e);
     ds__retired_reclaim();
     return ds__observer_notify_wait(r, (ds_stream){ 0 }, event,

@@ -12,6 +12,7 @@
 #ifndef DS__CORE_STREAM_SYNC_H
 #define DS__CORE_STREAM_SYNC_H
 
+#include "../base/drive.h"
 #include "../base/observe.h"
 #include "init.h"
 #include "thread.h"
@@ -71,10 +72,11 @@ static inline ds_result ds__stream_sync(ds_stream stream, uint64_t timeout_ns) {
         ds__stream_pin(stream);
         return DS_ERR_INVALID_HANDLE;
     }
+    ds_device device = s->device;
     ds_result r = s->driver->stream_synchronize(s->native, timeout_ns);
+    r = ds__drive_failure(r, device, stream.id);
     if (DS__UNLIKELY(r < 0))
         r = ds__stream_error(s, r);
-    ds_device device = s->device;
     ds__unpin_inline(&ds__g.streams, s);
     ds__retired_reclaim();
     return ds__observer_notify_wait(r, stream, (ds_event){ 0 }, device);
@@ -85,7 +87,8 @@ DSDEF ds_result(ds_stream_query)(ds_stream stream) {
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
-    ds_result r = ds__stream_error(s, s->driver->stream_query(s->native));
+    ds_result r = s->driver->stream_query(s->native);
+    r = ds__stream_error(s, ds__drive_failure(r, s->device, stream.id));
     ds__stream_unpin(s);
     return ds__observer_notify_wait(r, stream, (ds_event){ 0 },
                                     (ds_device){ DS_DEVICE_CURRENT, 0 });

@@ -31,6 +31,7 @@
 #include "memory.h"
 #include "reach.h"
 #include "share.h"
+#include "timeline.h"
 #include "together.h"
 #include "host_memory.h"
 #include "device.h"
@@ -323,6 +324,9 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_stream_forget,
                                            ds__cpu_stream_identity,
                                            ds__cpu_event_destroy,
+                                           ds__cpu_timeline_pass,
+                                           ds__cpu_timeline_fail,
+                                           ds__cpu_timeline_destroy,
                                            ds__cpu_kernel_destroy,
                                            ds__cpu_capture_abandon,
                                            ds__cpu_graph_destroy,

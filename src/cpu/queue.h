@@ -107,6 +107,7 @@ static size_t ds__cpu_op_bytes(const ds__op *op) {
         [DS__OP_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__OP_NOTHING] = offsetof(ds__op, u),
         [DS__OP_GRAPH] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.graph,
+        [DS__OP_REMOTE] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.remote,
         [DS__CPU_OP_LANE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__CPU_OP_NODE_RECORD] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,
         [DS__CPU_OP_NODE_WAIT] = offsetof(ds__op, u) + sizeof((ds__op *)0)->u.wait,

@@ -99,6 +99,18 @@ static int ds__cpu_wait_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     return DS__CPU_EMPTY;
 }
 
+/* Begins the work of another library, then waits for it. */
+static int ds__cpu_remote_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                               int failed, int who) {
+    ds__remote *begin = op->u.remote.begin;
+    op->u.remote.begin = NULL; /* the step runs again if the stream is parked */
+    if (begin && begin->begin_fn(begin, failed ? DS__REMOTE_FAILED : DS__REMOTE_ARRIVED))
+        return DS__CPU_EMPTY;
+    if (failed || !op->u.remote.timeline)
+        return DS__CPU_EMPTY;
+    return ds__cpu_wait_step(w, s, op->u.remote.timeline, op->u.remote.upto, number, who);
+}
+
 /* Returns 1 if the stream has failed; a failure of its device counts from this number on. */
 static inline int ds__cpu_adopt_failure(ds__cpu_stream *s, uint64_t number) {
     if (DS__UNLIKELY(!atomic_load_explicit(&s->failure, memory_order_relaxed))) {
@@ -185,6 +197,8 @@ static int ds__cpu_order_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, 
         return ds__cpu_values_step(s, op, failed) ? DS__CPU_EMPTY : DS__CPU_GONE;
     case DS__OP_WAIT:
         return ds__cpu_wait_step(w, s, op->u.wait.stream, op->u.wait.upto, number, who);
+    case DS__OP_REMOTE:
+        return ds__cpu_remote_step(w, s, op, number, failed, who);
     case DS__CPU_OP_SHARED_RECORD:
         ds__cpu_progress_pass(op->u.own.ptr, number, failed);
         break;

@@ -182,9 +182,15 @@ static void ds__cpu_go_idle(ds__cpu_stream *s) {
     }
 }
 
+/* Returns 1 if the thread will wait for the stream in a moment and run it then. */
+static int ds__cpu_is_awaited(const ds__cpu_stream *s) {
+    return s == ds__tls.awaited && ds__cpu_spin() && !ds__cpu_modes(UINT_MAX);
+}
+
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     int count = 0;
+    int awaited = !woken->next && ds__cpu_is_awaited(woken->parked);
     ds__spinlock_lock(&ds__cpu.lock);
     while (woken) {
         ds__cpu_stream *s = woken->parked;
@@ -196,6 +202,10 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
     ds__spinlock_unlock(&ds__cpu.lock);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
+        return;
+    }
+    if (awaited) { /* this thread runs it */
+        ds__tls.awaited = NULL;
         return;
     }
     int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;

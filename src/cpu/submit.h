@@ -123,6 +123,15 @@ static void ds__cpu_run_inline(ds__cpu_stream *s, uint64_t number) {
     ds__cpu_wait(s, number, DS__FOREVER, 1);
 }
 
+/* Parks an idle stream, if its next operation is a wait. */
+static void ds__cpu_kick_wait(ds__cpu_stream *s) {
+    uint32_t idle = DS__CPU_IDLE;
+    if (atomic_load(&s->state) == DS__CPU_IDLE &&
+        atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) &&
+        !ds__cpu_park_waiting(s))
+        ds__cpu_go_idle(s);
+}
+
 /* Enqueues an operation; *out_number (may be NULL) is its number. If `op` is NULL, only the order
    with the legacy stream is established, and the number is that of the stream's last operation. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
@@ -138,17 +147,14 @@ static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *
     ds__cpu_put_end(s, legacy);
     if (out_number)
         *out_number = number;
-    uint32_t idle = DS__CPU_IDLE;
     if (DS__UNLIKELY(ds__cpu.is_inline))
         ds__cpu_run_inline(s, number);
     else if (op && (op->kind == DS__OP_HOST || op->kind == DS__OP_CALLBACK))
         ds__cpu_kick_host(s);
     else if (!op || op->kind != DS__OP_WAIT)
         ds__cpu_kick(s);
-    else if (atomic_load(&s->state) == DS__CPU_IDLE &&
-             atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING) &&
-             !ds__cpu_park_waiting(s))
-        ds__cpu_go_idle(s);
+    else
+        ds__cpu_kick_wait(s);
     return r;
 }
 
@@ -344,14 +350,45 @@ static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *o
     return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
-/* Enqueues a host function, a callback or a closure. A closure runs on a worker. */
-static ds_result ds__cpu_submit_function(ds__cpu_stream *s, const ds__op *op) {
-    ds_result r = op->kind == DS__OP_CLOSURE ? DS_OK : ds__cpu_host_ready();
+static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
+    ds_result r = ds__cpu_values_ready(op->u.values.list, op->u.values.count);
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
-static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
-    ds_result r = ds__cpu_values_ready(op->u.values.list, op->u.values.count);
+/* Enqueues work of another library. On an idle stream the caller begins it; only the wait for it is
+   enqueued then, and not even that if the work is over at once. */
+static ds_result ds__cpu_submit_remote(ds__cpu_stream *s, const ds__op *op) {
+    ds__remote *begin = op->u.remote.begin;
+    ds_result r = DS_OK;
+    if (begin)
+        atomic_store(&begin->taken, 1); /* before the operation is enqueued: it may be over then */
+    if (!(op->flags & DS__OP_PROMPT) || ds__cpu_modes(UINT_MAX) || !ds__cpu_hold(s)) {
+        r = ds__cpu_enqueue(s, op, NULL);
+        if (r < 0 && begin)
+            atomic_store(&begin->taken, 0);
+        return r;
+    }
+    int over = begin->begin_fn(begin, DS__REMOTE_AT_ONCE) || !op->u.remote.timeline;
+    if (!over) {
+        ds__op wait = *op;
+        wait.kind = DS__OP_WAIT;
+        wait.flags = 0;
+        wait.u.wait.stream = op->u.remote.timeline;
+        wait.u.wait.upto = op->u.remote.upto;
+        r = ds__cpu_put(s, &wait);
+    }
+    ds__spinlock_unlock(&s->put_lock);
+    if (!over)
+        ds__cpu_kick_wait(s);
+    return r;
+}
+
+/* Enqueues a host function, a callback, a closure, which runs on a worker, or work of another
+   library. */
+static ds_result ds__cpu_submit_function(ds__cpu_stream *s, const ds__op *op) {
+    if (op->kind == DS__OP_REMOTE)
+        return ds__cpu_submit_remote(s, op);
+    ds_result r = op->kind == DS__OP_CLOSURE ? DS_OK : ds__cpu_host_ready();
     return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 

@@ -83,6 +83,9 @@ enum {
     /* operations after which a worker looks at the other ready streams */
     DS__CPU_BATCH = 256,
     DS__CPU_TICK_NS = 1000000,
+    /* how long a waiting thread sleeps at first before it drives requests of other libraries again
+     */
+    DS__CPU_DRIVE_NAP_NS = 100000,
     DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
@@ -403,6 +406,7 @@ static struct {
     _Atomic int stream_count;
     ds__cpu_event *free_events;
     ds__cpu_stamp *free_stamps;
+    ds__cpu_stream *free_timelines;
     ds__cpu_failure *failures;
     /* for events that processes share; under the registries' mutex */
     ds__cpu_progress *progress;

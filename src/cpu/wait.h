@@ -14,6 +14,7 @@
 #ifndef DS__CPU_WAIT_H
 #define DS__CPU_WAIT_H
 
+#include "../base/drive.h"
 #include "types.h"
 #include "scheduler.h"
 #include "job.h"
@@ -108,6 +109,23 @@ static int ds__cpu_wait_spin(ds__cpu_stream *s, uint64_t upto, uint64_t since, u
     }
 }
 
+/* The query of ds__drive_until for a token. */
+static ds_result ds__cpu_token_query(void *token) {
+    const ds__cpu_token *t = token;
+    return atomic_load_explicit(&t->stream->done, memory_order_acquire) >= t->upto ? DS_OK
+                                                                                   : DS_NOT_READY;
+}
+
+/* Drives requests of other libraries, and runs the streams that wait for them, until the stream has
+   passed `upto` or nothing makes progress. Returns 1 if it has passed. */
+static int ds__cpu_wait_drive(ds__cpu_stream *s, uint64_t upto) {
+    ds__cpu_token token = { s, upto };
+    do
+        ds__drive_until(ds__cpu_token_query, &token, s);
+    while (ds__cpu_token_query(&token) == DS_NOT_READY && ds__cpu_help(s, upto));
+    return ds__cpu_token_query(&token) == DS_OK;
+}
+
 /* Lists a waiter with the stream. Returns 0 if the number is passed already. */
 static int ds__cpu_wait_begin(ds__cpu_stream *s, ds__cpu_waiter *me) {
     ds__spinlock_lock(&s->wait_lock);
@@ -137,6 +155,42 @@ static int ds__cpu_wait_cancel(ds__cpu_stream *s, const ds__cpu_waiter *me) {
     return listed;
 }
 
+/* Sleeps until the flag is set, the deadline or, while requests of other libraries are open, a
+   short time is over. */
+static void ds__cpu_wait_nap(_Atomic uint32_t *flag, uint64_t deadline, uint64_t *nap, int driven) {
+    uint64_t left = driven ? *nap : DS__FOREVER;
+    if (deadline != DS__FOREVER) {
+        uint64_t now = ds__now_ns();
+        left = now < deadline ? deadline - now : 0;
+    }
+    *nap += *nap < DS__CPU_TICK_NS ? *nap / 4 : 0;
+    atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
+    ds__futex_wait(flag, 0, left);
+    atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
+}
+
+/* Waits asleep until the stream has passed `upto`. Returns 0 if the time is over first. help: the
+   thread runs the work that it waits for, when it can. */
+static int ds__cpu_wait_asleep(ds__cpu_stream *s, uint64_t upto, uint64_t deadline, int help) {
+    _Atomic uint32_t flag = 0;
+    uint64_t nap = DS__CPU_DRIVE_NAP_NS;
+    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
+    if (!ds__cpu_wait_begin(s, &me))
+        return 1;
+    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
+        if (help && ds__cpu_help(s, upto))
+            continue;
+        int driven = help && atomic_load_explicit(&ds__drive.open, memory_order_relaxed);
+        if (driven && ds__cpu_wait_drive(s, upto))
+            continue;
+        if (deadline != DS__FOREVER && ds__now_ns() >= deadline && ds__cpu_wait_cancel(s, &me))
+            return 0;
+        ds__cpu_wait_nap(&flag, deadline, &nap, driven);
+    }
+    atomic_fetch_sub_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
+    return 1;
+}
+
 /* Waits until the stream has passed `upto`, first spinning, then asleep. Returns 0 if the time is
    over first. With a time limit the thread runs no work meanwhile. */
 static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns,
@@ -149,27 +203,7 @@ static int ds__cpu_wait_slow(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_
         if (spun != DS__CPU_SPUN)
             return spun == DS__CPU_PASSED;
     }
-
-    _Atomic uint32_t flag = 0;
-    ds__cpu_waiter me = { NULL, upto, NULL, &flag };
-    if (!ds__cpu_wait_begin(s, &me))
-        return 1;
-    while (atomic_load_explicit(&flag, memory_order_acquire) == 0) {
-        if (help && ds__cpu_help(s, upto))
-            continue;
-        uint64_t left = DS__FOREVER;
-        if (deadline != DS__FOREVER) {
-            uint64_t now = ds__now_ns();
-            if (now >= deadline && ds__cpu_wait_cancel(s, &me))
-                return 0;
-            left = now < deadline ? deadline - now : 0;
-        }
-        atomic_fetch_add_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
-        ds__futex_wait(&flag, 0, left);
-        atomic_fetch_sub_explicit(&ds__cpu.asleep, 1, memory_order_relaxed);
-    }
-    atomic_fetch_sub_explicit(&ds__cpu.waking, 1, memory_order_relaxed);
-    return 1;
+    return ds__cpu_wait_asleep(s, upto, deadline, help);
 }
 
 /* Waits under a virtual clock, which advances to the end of the awaited work. A wait with timeout 0
@@ -187,6 +221,23 @@ static int ds__cpu_wait_virtual(ds__cpu_stream *s, uint64_t upto, uint64_t timeo
     return over;
 }
 
+/* Spins for about a microsecond, in which most waits are over. A look at the stream's state takes
+   its cache line from the worker. The thread therefore looks once, for a stream that no thread has
+   taken yet, and then only while jobs exist. Returns 1 if the number is passed. */
+static inline int ds__cpu_wait_short(ds__cpu_stream *s, uint64_t upto, int help) {
+    if (help && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
+        ds__cpu_help(s, upto);
+    for (int spins = 0; spins < 64; spins++) {
+        if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
+            return 1;
+        if (help && spins % 4 == 0 &&
+            atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
+            ds__cpu_help(s, upto);
+        ds__processor_pause();
+    }
+    return 0;
+}
+
 /* Waits until the stream has passed `upto`. Returns 0 if the time is over first. sleep_at_once: the
    thread does not spin, and runs no work meanwhile. No lock of the driver is held. */
 static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, int sleep_at_once) {
@@ -196,23 +247,12 @@ static int ds__cpu_wait(ds__cpu_stream *s, uint64_t upto, uint64_t timeout_ns, i
         return 1;
     if (timeout_ns == 0)
         return 0;
-    if (!sleep_at_once && ds__cpu_spin()) {
-        /* Most waits are over in a microsecond. A look at the stream's state takes its cache line
-           from the worker. The thread therefore looks once, for a stream that no thread has taken
-           yet, and then only while jobs exist. */
-        if (timeout_ns == DS__FOREVER && !ds__cpu.seed &&
-            atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY)
-            ds__cpu_help(s, upto);
-        int help = timeout_ns == DS__FOREVER && !ds__cpu.seed;
-        for (int spins = 0; spins < 64; spins++) {
-            if (atomic_load_explicit(&s->done, memory_order_acquire) >= upto)
-                return 1;
-            if (help && spins % 4 == 0 &&
-                atomic_load_explicit(&ds__cpu.job_count, memory_order_relaxed) > 0)
-                ds__cpu_help(s, upto);
-            ds__processor_pause();
-        }
-    }
+    int help = timeout_ns == DS__FOREVER && !ds__cpu.seed && !sleep_at_once;
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__drive.open, memory_order_relaxed)) && help &&
+        ds__cpu_wait_drive(s, upto))
+        return 1;
+    if (!sleep_at_once && ds__cpu_spin() && ds__cpu_wait_short(s, upto, help))
+        return 1;
     atomic_fetch_add_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);
     int over = ds__cpu_wait_slow(s, upto, timeout_ns, sleep_at_once);
     atomic_fetch_sub_explicit(&ds__cpu.hurry, 1, memory_order_relaxed);

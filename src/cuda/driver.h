@@ -43,6 +43,7 @@
 #include "virtual_memory.h"
 #include "pool.h"
 #include "share.h"
+#include "timeline.h"
 #include "host_memory.h"
 
 /* Returns 1: CUDA copies all data of a launch except for the module, which stays loaded. */
@@ -137,9 +138,11 @@ static void ds__cuda_deinit(void) {
         ds__cuda_scope_end(&scope);
     }
     /* the memory needs a device with a context, and a device has one if there is memory */
-    if (!ds__cuda.stages)
+    if (!ds__cuda.stages && !ds__cuda.free_timelines && !ds__cuda.failed_timelines)
         return;
     ds__cuda_enter_any_or_not(&scope);
+    ds__cuda_end_timelines(&scope, &ds__cuda.free_timelines);
+    ds__cuda_end_timelines(&scope, &ds__cuda.failed_timelines);
     while (ds__cuda.stages) {
         ds__cuda_stage *stage = ds__cuda.stages;
         ds__cuda.stages = stage->next;
@@ -202,6 +205,9 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_stream_forget,
                                             ds__cuda_stream_identity,
                                             ds__cuda_event_destroy,
+                                            ds__cuda_timeline_pass,
+                                            ds__cuda_timeline_fail,
+                                            ds__cuda_timeline_destroy,
                                             ds__cuda_kernel_destroy,
                                             ds__cuda_capture_abandon,
                                             ds__cuda_graph_destroy,

@@ -15,6 +15,7 @@
 #ifndef DS__CUDA_EVENT_H
 #define DS__CUDA_EVENT_H
 
+#include "../base/drive.h"
 #include "types.h"
 #include "call.h"
 #include "stream_wait.h"
@@ -91,6 +92,7 @@ static ds_result ds__cuda_event_synchronize(void *event, uint64_t timeout_ns) {
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_event_query, event, timeout_ns);
+    ds__drive_until(ds__cuda_event_query, event, event);
     ds_result r = ds__cuda_scope_begin(&scope, e->device);
     if (r < 0)
         return r;

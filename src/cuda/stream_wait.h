@@ -15,6 +15,7 @@
 #ifndef DS__CUDA_STREAM_WAIT_H
 #define DS__CUDA_STREAM_WAIT_H
 
+#include "../base/drive.h"
 #include "types.h"
 #include "call.h"
 
@@ -264,6 +265,7 @@ static ds_result ds__cuda_stream_synchronize(void *stream, uint64_t timeout_ns) 
     ds__cuda_scope scope;
     if (timeout_ns != DS__FOREVER)
         return ds__cuda_poll(ds__cuda_stream_query, stream, timeout_ns);
+    ds__drive_until(ds__cuda_stream_query, stream, stream);
     if (s->kind == DS__STREAM_LEGACY)
         return ds__cuda_legacy_synchronize(s);
     ds_result r = ds__cuda_on(&scope, s);

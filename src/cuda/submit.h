@@ -21,6 +21,7 @@
 #include "host_func.h"
 #include "copy.h"
 #include "launch.h"
+#include "timeline.h"
 #include "value.h"
 #include "graph_exec.h"
 
@@ -91,9 +92,8 @@ static inline ds_result ds__cuda_put(ds__cuda_stream *s, const ds__op *op) {
     case DS__OP_EXTERNAL_RECORD:
     case DS__OP_EXTERNAL_WAIT:
         return ds__cuda_external(s, op->u.event.event, op->kind == DS__OP_EXTERNAL_RECORD);
-    default:
-        return ds__fail(DS_ERR_UNSUPPORTED, "operation %d is not known to the CUDA driver",
-                        op->kind);
+    default: /* DS__OP_REMOTE */
+        return ds__cuda_submit_remote(s, op);
     }
 }
 

@@ -391,10 +391,12 @@ static struct {
     /* of the next six lists; no call of cudart is made under it */
     ds__spinlock host_lock;
     ds__cuda_host *hosts;
-    ds__cuda_host *captured;               /* host functions that became nodes by mistake */
-    ds__cuda_host *drained;                /* of failed devices; they stay for good */
-    ds__cuda_stage *stages;                /* buffers without users */
-    ds__cuda_mark *marks[DS__MAX_DEVICES]; /* events that no thread uses */
+    ds__cuda_host *captured; /* host functions that became nodes by mistake */
+    ds__cuda_host *drained;  /* of failed devices; they stay for good */
+    ds__cuda_stage *stages;  /* buffers without users */
+    struct ds__cuda_timeline *free_timelines;
+    struct ds__cuda_timeline *failed_timelines; /* never used again */
+    ds__cuda_mark *marks[DS__MAX_DEVICES];      /* events that no thread uses */
     ds__cuda_aside aside[DS__MAX_DEVICES];
     ds__cuda_keep *keeps; /* keeps that CUDA has not ended yet */
     /* keeps that CUDA had not ended at a shutdown; they stay for good, because CUDA may end them */

@@ -2,7 +2,8 @@
 
    Finds libraries that are loaded already (ds__os_library_loaded) and files by a pattern
    (ds__os_last_match). DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
-   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart.
+   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart. DS__MPI_LOADED is the same for
+   MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
 
    Invariants: a process with more rights than its caller takes no library from the environment
    (ds__os_environment).
@@ -21,9 +22,23 @@
 #define DS__CUDART_LOADED 0
 #endif
 
+#ifdef DEVSTREAM_MPI
+#define DS__MPI_LOADED 0
+#else
+#define DS__MPI_LOADED 1
+#endif
+
 /* Returns a library that the process has loaded already, under any path. NULL: it has not. */
 DS__SEAM static void *ds__os_library_loaded(const char *name) {
     return dlopen(name, RTLD_NOW | 4 /* RTLD_NOLOAD, which C11 hides */);
+}
+
+/* Loads a shared library whose symbols the libraries that are loaded later can use. Returns NULL on
+   failure, with the reason in *out_error; the text is valid until the thread's next such call. */
+DS__SEAM static void *ds__os_library_share(const char *path, const char **out_error) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    *out_error = library ? NULL : dlerror();
+    return library;
 }
 
 /* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:

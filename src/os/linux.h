@@ -96,6 +96,8 @@ DS__SEAM static void *ds__os_library_open(const char *path) {
     return dlopen(path, RTLD_NOW);
 }
 
+/* Returns the address of a symbol; NULL: there is none. library NULL: a symbol of the program or of
+   a library that it is linked with. */
 DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
     return dlsym(library, name);
 }

@@ -34,9 +34,12 @@ static const ds__trace_record *ds__trace_find(uint32_t id) {
     return r && r->id == id && r->kind < DS__TRACE_NODE ? r : NULL;
 }
 
-/* Returns 1 if a public function is a collective. */
-static int ds__trace_is_collective(const char *call) {
-    return call && strncmp(call, "ds_comm_", 8) == 0;
+/* Returns 1 if an operation is a step of a collective: an operation between ranks, which is a wait
+   with a name, or work that a collective has enqueued. */
+static int ds__trace_is_step(const ds_activity *a) {
+    if (a->kind == DS_ACTIVITY_WAIT)
+        return a->name != NULL;
+    return (int)a->kind <= DS__TRACE_FILL && a->call && strncmp(a->call, "ds_comm_", 8) == 0;
 }
 
 /* Keeps a wait if it is one of the longest. */
@@ -112,7 +115,7 @@ static ds__trace_record ds__trace_record_of(const ds_activity *a) {
                                 ds__trace_device(a->device));
     if (is_node)
         r.flags |= DS__TRACE_OF_GRAPH;
-    if (r.kind <= DS__TRACE_FILL && ds__trace_is_collective(a->call)) {
+    if (ds__trace_is_step(a)) {
         if (!r.name)
             r.name = ds__trace_text(ds__activity_kind_name(a->kind));
         r.kind = DS__TRACE_STEP;

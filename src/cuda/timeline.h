@@ -1,0 +1,118 @@
+/* cuda/timeline.h - timelines: numbers that other libraries pass.
+
+   Implements the entries `timeline_create` to `timeline_destroy`, and enqueues work of other
+   libraries (ds__cuda_submit_remote): a host function that begins the work, and a wait for a word
+   of pinned memory that holds the number. The host function returns as soon as the work has begun.
+
+   Policy: cudaFreeHost waits for all devices, also for streams that wait for another process. The
+   end of a timeline must not, so its memory is kept for another one, whose numbers continue.
+
+   Invariants: the word only grows. CUDA has no way to make a stream fail: a timeline that fails
+   passes all numbers, and the core reports the cause (base/drive.h).
+   Locks: `host_lock` guards the list of free timelines.
+   Threads: any. The caller lets one thread at a time pass or fail a timeline. */
+#ifndef DS__CUDA_TIMELINE_H
+#define DS__CUDA_TIMELINE_H
+
+#include "types.h"
+#include "call.h"
+#include "host_func.h"
+#include "host_memory.h"
+#include "value.h"
+
+/* A timeline in pinned memory. */
+typedef struct ds__cuda_timeline {
+    uint64_t word; /* first member: streams wait for it */
+    struct ds__cuda_timeline *next;
+} ds__cuda_timeline;
+
+static ds_result ds__cuda_timeline_create(void **out, uint64_t *out_base) {
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    ds__cuda_timeline *t = ds__cuda.free_timelines;
+    if (t)
+        ds__cuda.free_timelines = t->next;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+    *out = t;
+    *out_base = t ? t->word : 0;
+    if (t)
+        return DS_OK;
+    ds_result r = ds__cuda_host_alloc(sizeof *t, out);
+    if (r == DS_OK)
+        memset(*out, 0, sizeof *t);
+    return r;
+}
+
+static void ds__cuda_timeline_pass(void *timeline, uint64_t upto) {
+    uint64_t *word = timeline;
+    if (upto > __atomic_load_n(word, __ATOMIC_RELAXED))
+        __atomic_store_n(word, upto, __ATOMIC_SEQ_CST);
+}
+
+static void ds__cuda_timeline_fail(void *timeline, uint64_t from, ds_result code,
+                                   const char *text) {
+    (void)from;
+    (void)code;
+    (void)text;
+    /* a wait takes the difference to its number as signed */
+    ds__cuda_timeline_pass(timeline, INT64_MAX);
+}
+
+static void ds__cuda_timeline_destroy(void *timeline) {
+    ds__cuda_timeline *t = timeline;
+    ds__spinlock_lock(&ds__cuda.host_lock);
+    int failed = t->word == INT64_MAX;
+    t->next = failed ? ds__cuda.failed_timelines : ds__cuda.free_timelines;
+    if (failed)
+        ds__cuda.failed_timelines = t;
+    else
+        ds__cuda.free_timelines = t;
+    ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Frees the memory of a list of timelines; a device is current. */
+static void ds__cuda_end_timelines(const ds__cuda_scope *scope, ds__cuda_timeline **list) {
+    while (*list) {
+        ds__cuda_timeline *t = *list;
+        *list = t->next;
+        (void)DS__RT_CODE(*scope, cudaFreeHost, (t));
+    }
+}
+
+static void ds__cuda_remote_run(void *user) {
+    atomic_store(&((ds__remote *)user)->ran, 1);
+}
+
+/* The destructor of the host function: it also runs if the function did not. */
+static void ds__cuda_remote_end(void *user) {
+    ds__remote *remote = user;
+    (void)remote->begin_fn(remote,
+                           atomic_load(&remote->ran) ? DS__REMOTE_ARRIVED : DS__REMOTE_FAILED);
+}
+
+/* Enqueues work of another library, and the wait for it. */
+static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *op) {
+    ds_result r = DS_OK;
+    if (op->u.remote.begin) {
+        ds__op host = { .kind = DS__OP_HOST, .line = op->line, .file = op->file };
+        host.u.host.fn = ds__cuda_remote_run;
+        host.u.host.user = op->u.remote.begin;
+        host.u.host.dtor_fn = ds__cuda_remote_end;
+        host.u.host.stream = s->handle_id;
+        atomic_store(&op->u.remote.begin->taken, 1);
+        r = ds__cuda_submit_host(s, &host);
+        if (r < 0)
+            atomic_store(&op->u.remote.begin->taken, 0);
+    }
+    if (r < 0 || !op->u.remote.timeline)
+        return r;
+    ds_value_op wait = { .address = op->u.remote.timeline,
+                         .value = op->u.remote.upto,
+                         .kind = DS_VALUE_WAIT_GEQ,
+                         .size = 8 };
+    ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
+    values.u.values.list = &wait;
+    values.u.values.count = 1;
+    return ds__cuda_values(s, &values);
+}
+
+#endif

@@ -1,0 +1,371 @@
+/* ranks/api.h - public functions of process groups.
+
+   Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_split, ds_ranks_shrink, ds_ranks_abort,
+   ds_ranks_get_status and ds_ranks_get_info, and sends collectives with a group to the functions
+   that run them (ds__across). Ends what is left in ds_shutdown.
+
+   Invariants: the module enters itself, with the hooks of base/drive.h and comm/internal.h, before
+   the first handle exists.
+   Locks: none of its own. Engines wait for other ranks in init, split and shrink without a lock.
+   Threads: caller's threads. */
+#ifndef DS__RANKS_API_H
+#define DS__RANKS_API_H
+
+#include "types.h"
+#include "failure.h"
+#include "progress.h"
+#include "group.h"
+#include "capture.h"
+#include "launch.h"
+#include "local.h"
+#include "mpi.h"
+#include "reduce.h"
+#include "move.h"
+#include "exchange.h"
+
+static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__local_engine };
+
+enum { DS__RANKS_ENGINES = sizeof ds__ranks_engines / sizeof *ds__ranks_engines };
+
+/* ---- module ---------------------------------------------------------------------------------- */
+
+/* Ends the groups that are left, and those of which handles, graphs or operations were left. Called
+   by ds_shutdown, after all work is done. */
+static void ds__ranks_deinit(void) {
+    ds__ranks_thread_end();
+    ds__rcaptures_deinit();
+    for (uint32_t i = 0; i < ds__ranks.table.used; i++) {
+        ds__group *g = (ds__group *)(void *)ds__slot_at(&ds__ranks.table, i);
+        int state = DS__STATE(atomic_load(&g->slot.word));
+        if (state == DS__ALIVE)
+            ds__log_warn("process group \"%s\", created at %s:%d, was not finalized",
+                         ds__group_name(g), g->made.file ? g->made.file : "?", g->made.line);
+        if (state != DS__FREE)
+            ds__group_clear(g);
+    }
+    ds__ranks.groups = NULL;
+    for (ds__rfailure *f; (f = ds__ranks.failures) != NULL;) {
+        ds__ranks.failures = f->next;
+        ds__host_free(f);
+    }
+    ds__rwords_deinit();
+    for (int i = 0; i < DS__RANKS_ENGINES; i++)
+        ds__ranks_engines[i]->shutdown();
+    ds__table_destroy(&ds__ranks.table);
+    atomic_store(&ds__drive.open, 0);
+    atomic_store(&ds__drive.failed, 0);
+}
+
+/* Refuses a checkpoint while a group ties this process to others. */
+static ds_result ds__ranks_quiesce(void) {
+    ds_result r = DS_OK;
+    ds__mutex_lock(&ds__ranks.lock);
+    for (const ds__group *g = ds__ranks.groups; g && r == DS_OK; g = g->next)
+        if (g->engine != &ds__local_engine)
+            r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                         "process group \"%s\", created at %s:%d, ties this process to others; "
+                         "finalize it",
+                         ds__group_name(g), g->made.file ? g->made.file : "?", g->made.line);
+    ds__mutex_unlock(&ds__ranks.lock);
+    return r;
+}
+
+static const ds__module ds__ranks_module = { .shutdown = ds__ranks_deinit,
+                                             .quiesce = ds__ranks_quiesce };
+
+/* Runs a collective whose options have a group. */
+static ds_result ds__across(const ds__comm_call *c) {
+    static const struct {
+        int kind;
+        ds_result (*run_fn)(ds__stage *st, const ds__comm_call *c);
+    } verbs[] = { [DS__VERB_ALL_REDUCE] = { DS__NET_ALL_REDUCE, ds__across_all_reduce },
+                  [DS__VERB_REDUCE] = { DS__NET_REDUCE, ds__across_reduce },
+                  [DS__VERB_BROADCAST] = { DS__NET_BROADCAST, ds__across_broadcast },
+                  [DS__VERB_ALL_GATHER] = { DS__NET_ALL_GATHER, ds__across_all_gather },
+                  [DS__VERB_GATHER] = { DS__NET_GATHER, ds__across_gather },
+                  [DS__VERB_REDUCE_SCATTER] = { DS__NET_REDUCE_SCATTER, ds__across_reduce_scatter },
+                  [DS__VERB_SCATTER] = { DS__NET_SCATTER, ds__across_scatter },
+                  [DS__VERB_ALL_TO_ALL] = { DS__NET_ALL_TO_ALL, ds__across_all_to_all } };
+
+    ds__stage st;
+    ds__stage_init(&st, c->options);
+    ds_result r = ds__stage_open(&st, verbs[c->verb].kind);
+    st.call.op = c->op;
+    if (r == DS_OK)
+        r = verbs[c->verb].run_fn(&st, c);
+    return ds__stage_close(&st, r);
+}
+
+/* Enters the module. */
+static ds_result ds__ranks_setup(void) {
+    ds_result r = ds__tensor_setup();
+    if (r < 0)
+        return r;
+    ds__mutex_lock(&ds__ranks.lock);
+    if (!ds__ranks.table.element) {
+        ds__ranks.table.what = "process group";
+        ds__ranks.table.element = sizeof(ds__group);
+        ds__ranks.table.free_fn = ds__group_freed;
+    }
+    ds__module_add(DS__MODULE_RANKS, &ds__ranks_module);
+    ds__drive.wait_fn = ds__ranks_wait;
+    ds__drive.failure_fn = ds__rfailure_of;
+    ds__drive.forget_fn = ds__rfailure_forget;
+    atomic_store(&ds__comm_across_fn, ds__across);
+    ds__mutex_unlock(&ds__ranks.lock);
+    return DS_OK;
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+/* Finds the engine by its name or, without one, by the launcher of the process. */
+static ds_result ds__ranks_engine_find(const ds_ranks_desc *desc, const ds__ranks_engine **out) {
+    ds_ranks_launch launch;
+    (ds_ranks_launch_get)(&launch);
+    const char *name = desc->engine;
+    if (!name)
+        name = *launch.launcher ? "mpi" : "local";
+    for (int i = 0; i < DS__RANKS_ENGINES; i++) {
+        *out = ds__ranks_engines[i];
+        if (strcmp((*out)->name, name) == 0)
+            return DS_OK;
+    }
+    return ds__fail(DS_ERR_INVALID_VALUE, "engine is \"%.40s\"; use \"mpi\" or \"local\"", name);
+}
+
+/* Completes the options: the devices of the rank, its size without an engine, the time limit. */
+static ds_result ds__ranks_desc_resolve(ds_ranks_desc *desc, ds_device *one) {
+    DS__REQUIRE_RESERVED("ds_ranks_desc", desc);
+    DS__REQUIRE(!(desc->flags & ~(unsigned)(DS_RANKS_COMPARE | DS_RANKS_NO_OTHER_MPI)),
+                "unknown flags %#x; use DS_RANKS_* flags", desc->flags);
+    DS__REQUIRE(desc->devices || !desc->device_count, "devices is NULL, but device_count is %zu",
+                desc->device_count);
+    if (!desc->device_count) {
+        desc->devices = one;
+        desc->device_count = 1;
+    }
+    for (size_t i = 0; i < desc->device_count; i++) {
+        ds_device d = desc->devices[i];
+        ds_result r = ds__device_resolve(d, i || desc->devices != one ? &d : one);
+        if (r < 0)
+            return r;
+        if (d.type != desc->devices[0].type && desc->devices != one)
+            return ds__fail(DS_ERR_CROSS_DRIVER, "devices[0] and devices[%zu] are of two drivers",
+                            i);
+    }
+    if (!desc->timeout_ns)
+        desc->timeout_ns = DS__RANKS_TIMEOUT_S * 1000000000ull;
+    return DS_OK;
+}
+
+static uint64_t ds__ranks_deadline(uint64_t timeout_ns) {
+    uint64_t now = ds__now_ns();
+    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+/* Opens the recorder that the options or the environment ask for; *out NULL: none does. */
+static ds_result ds__ranks_recorder(const ds_ranks_desc *desc, int rank, int size,
+                                    ds__recorder **out) {
+    const char *path = desc->record ? desc->record : getenv("DEVSTREAM_RANKS_RECORD");
+    *out = NULL;
+    return path && *path ? ds__recorder_open(path, rank, size, out) : DS_OK;
+}
+
+DSDEF ds_result(ds_ranks_init)(const ds_ranks_desc *desc, ds_ranks *out) {
+    ds_ranks_desc d = { 0 };
+    ds_device one = { 0, 0 };
+    const ds__ranks_engine *engine = NULL;
+    ds__group_start start = { .recorder = NULL };
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_ranks_init");
+    DS__REQUIRE(out, "out is NULL");
+    if (desc)
+        d = *desc;
+    ds_result r = ds__ranks_setup();
+    if (r == DS_OK)
+        r = ds__ranks_desc_resolve(&d, &one);
+    if (r == DS_OK)
+        r = ds__ranks_engine_find(&d, &engine);
+    if (r < 0)
+        return r;
+    if (!d.engine && engine == &ds__local_engine && !d.id) {
+        d.id = "alone";
+        d.size = 1;
+    }
+    start.engine = engine;
+    start.deadline = ds__ranks_deadline(d.timeout_ns);
+    start.id = ds__ranks_id(0, 0, 0);
+    r = engine->init(&d, start.deadline, &start.comm);
+    if (r < 0)
+        return r;
+    r = ds__ranks_recorder(&d, start.comm.rank, start.comm.size, &start.recorder);
+    if (r < 0) {
+        engine->destroy(start.comm.comm, 1);
+        return r;
+    }
+    return ds__group_create(&start, &d, out);
+}
+
+/* Creates a group of a communicator that was made of another group's, if r is DS_OK and there is
+   one. Ends the pin. how: for the label, such as "split 1, color 0". */
+static ds_result ds__group_derive(ds__group *g, ds_result r, ds__group_start *start,
+                                  const char *how, ds_ranks *out) {
+    char label[64];
+    if (r == DS_OK && start->comm.comm) {
+        snprintf(label, sizeof label, "%.30s, %.30s", ds__group_name(g), how);
+        ds_ranks_desc desc = { .devices = g->own,
+                               .device_count = g->owns,
+                               .flags = g->flags,
+                               .timeout_ns = g->timeout_ns,
+                               .label = label };
+        start->engine = g->engine;
+        start->recorder = ds__recorder_ref(g->recorder);
+        r = ds__group_create(start, &desc, out);
+    }
+    ds__group_unpin(g);
+    return r;
+}
+
+/* Splits the communicator of a group. A rank that gives up fails the group: the others must not
+   wait for it, and a later split would meet its abandoned part. */
+static ds_result ds__group_split(ds__group *g, int color, int key, uint64_t deadline,
+                                 ds__net_comm *comm) {
+    char text[DS__RANKS_REASON];
+    ds_result r = g->engine->split(g->comm, color, key, deadline, comm);
+    if (r != DS_ERR_TIMEOUT)
+        return r;
+    snprintf(text, sizeof text,
+             "ds_ranks_split at %s:%d of group \"%s\" on rank %d of %d: not all ranks have called "
+             "within the time limit",
+             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.file ? ds__tls.site.line : 0,
+             ds__group_name(g), g->rank, g->size);
+    ds__spinlock_lock(&g->lock);
+    ds__group_fail(g, r, text, 1);
+    ds__spinlock_unlock(&g->lock);
+    return ds__group_report(g);
+}
+
+DSDEF ds_result(ds_ranks_split)(ds_ranks ranks, int color, int key, ds_ranks *out) {
+    ds__group_start start = { .engine = NULL };
+    char how[40];
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_ranks_split");
+    DS__REQUIRE(out, "out is NULL");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    start.deadline = ds__ranks_deadline(g->timeout_ns);
+    ds__mutex_lock(&g->calls);
+    uint32_t number = ++g->splits;
+    ds_result r = ds__group_report(g);
+    if (r == DS_OK)
+        r = ds__group_settle(g, start.deadline);
+    if (r == DS_OK)
+        r = ds__group_split(g, color, key, start.deadline, &start.comm);
+    ds__mutex_unlock(&g->calls);
+    snprintf(how, sizeof how, "split %u, color %d", number, color);
+    start.id = ds__ranks_id(g->id, number, color);
+    return ds__group_derive(g, r, &start, how, out);
+}
+
+DSDEF ds_result(ds_ranks_shrink)(ds_ranks ranks, const int *excluded, size_t count, ds_ranks *out) {
+    ds__group_start start = { .engine = NULL };
+    char how[40];
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_ranks_shrink");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(excluded || !count, "excluded is NULL, but count is %zu", count);
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        if (excluded[i] < 0 || excluded[i] >= g->size || excluded[i] == g->rank)
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "excluded[%zu] is %d; it must be another rank of the %d ranks", i,
+                         excluded[i], g->size);
+    start.deadline = ds__ranks_deadline(g->timeout_ns);
+    ds__mutex_lock(&g->calls);
+    uint32_t number = ++g->splits;
+    if (r == DS_OK)
+        r = g->engine->shrink(g->comm, excluded, count, start.deadline, &start.comm);
+    ds__mutex_unlock(&g->calls);
+    snprintf(how, sizeof how, "shrink %u", number);
+    start.id = ds__ranks_id(g->id, number, 0);
+    return ds__group_derive(g, r, &start, how, out);
+}
+
+/* ---- end and state --------------------------------------------------------------------------- */
+
+DSDEF ds_result(ds_ranks_finalize)(ds_ranks ranks) {
+    DS__ENTER("ds_ranks_finalize");
+    if (!ranks.id)
+        return DS_OK;
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds__group_end(g);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_ranks_abort)(ds_ranks ranks, const char *reason) {
+    char text[DS__RANKS_REASON];
+    DS__ENTER("ds_ranks_abort");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    snprintf(text, sizeof text, "rank %d has aborted group \"%s\" at %s:%d: %.200s", g->rank,
+             ds__group_name(g), ds__tls.site.file ? ds__tls.site.file : "?",
+             ds__tls.site.file ? ds__tls.site.line : 0, reason ? reason : "no reason was given");
+    ds__spinlock_lock(&g->lock);
+    ds__group_list_ops(g);
+    ds__group_fail(g, DS_ERR_ABORTED, text, 1);
+    ds__group_clear_ops(g);
+    ds__spinlock_unlock(&g->lock);
+    ds__group_unpin(g);
+    return DS_OK;
+}
+
+DSDEF ds_result(ds_ranks_get_status)(ds_ranks ranks) {
+    DS__ENTER("ds_ranks_get_status");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds__group_drive(g);
+    if (ds__spinlock_try(&g->lock)) { /* a group without operations does not ask by itself */
+        for (int round = 0; round < 4 && !atomic_load(&g->failed); round++)
+            ds__group_hear(g); /* MPI may need several tests for a message that has arrived */
+        ds__spinlock_unlock(&g->lock);
+    }
+    ds_result r = ds__group_report(g);
+    ds__group_unpin(g);
+    return r;
+}
+
+DSDEF ds_result(ds_ranks_get_info)(ds_ranks ranks, ds_ranks_info *out) {
+    if (out)
+        memset(out, 0, sizeof *out);
+    DS__ENTER("ds_ranks_get_info");
+    DS__REQUIRE(out, "out is NULL");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    out->rank = g->rank;
+    out->size = g->size;
+    out->device_count = g->devices;
+    out->first_device = g->first[g->rank];
+    out->own_devices = g->owns;
+    snprintf(out->engine, sizeof out->engine, "%s", g->engine->name);
+    g->engine->library(out->library, sizeof out->library);
+    ds__mutex_lock(&g->calls);
+    out->operations = g->operations;
+    out->pending = g->listed - atomic_load(&g->passed);
+    ds__mutex_unlock(&g->calls);
+    ds__group_unpin(g);
+    return DS_OK;
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* ranks/engine.h - table of functions of an engine.
+
+   Defines an engine (ds__ranks_engine): the functions by which process groups move data between
+   ranks, and the operations that they pass to it (ds__net_op).
+
+   Policy:
+   1. An engine knows ranks, not devices. Operations are on contiguous host memory, or on memory of
+      a CPU device. ranks/stage.h packs tensors, and copies memory of a GPU to pinned memory.
+   2. `start` and `test` never wait for another rank. An operation is complete if `test` returns
+      DS_OK; its result is then in place, and its inputs may be overwritten.
+   3. All ranks of a communicator start the same operations in the same order.
+   4. An engine that enqueues on streams of a GPU (NCCL) will have a function `enqueue` in place of
+      `start` and `test`.
+
+   Invariants: the memory of an operation and its tables stay valid until the operation is complete.
+   After `abandon` they stay valid for good, since the engine may still use them.
+   Locks: callers hold the group's lock, so the functions of one communicator never run at the same
+   time; those of two communicators may. The functions take only locks of their own and call no
+   public function, except init, split and shrink, which run without a lock.
+   Threads: any. */
+#ifndef DS__RANKS_ENGINE_H
+#define DS__RANKS_ENGINE_H
+
+#include "../api/ranks.h"
+
+typedef enum ds__net_kind {
+    DS__NET_ALL_REDUCE, /* in, out: `count` elements; in == out is allowed */
+    DS__NET_REDUCE,     /* the same; out is used on the root only */
+    DS__NET_BROADCAST,  /* out: `count` bytes, read on the root */
+    DS__NET_ALL_GATHER, /* in: parts.bytes[rank]; out: all parts. in may be its place in out */
+    DS__NET_GATHER,  /* the same; out and parts are used on the root only, `count`: bytes of in */
+    DS__NET_SCATTER, /* in: all parts, on the root only; out: `count` bytes */
+    DS__NET_REDUCE_SCATTER, /* in: all parts, one behind the other; out: the reduced part [rank] */
+    DS__NET_ALL_TO_ALL,     /* in: parts, one for each rank; out: out_parts, one from each rank */
+    DS__NET_EXCHANGE,       /* transfers */
+    DS__NET_BARRIER,
+    DS__NET_KINDS
+} ds__net_kind;
+
+/* Parts of a buffer, one for each rank. */
+typedef struct ds__net_parts {
+    const size_t *bytes;
+    const size_t *at; /* offsets in bytes */
+} ds__net_parts;
+
+/* A message to or from a rank. Messages between two ranks with the same tag match in the order of
+   their starts. */
+typedef struct ds__net_transfer {
+    void *at;
+    size_t bytes;
+    int rank;
+    int tag;     /* 0 to 32767 */
+    int receive; /* 1: `at` is written */
+} ds__net_transfer;
+
+/* An operation of a communicator. */
+typedef struct ds__net_op {
+    ds__net_kind kind;
+    int root;
+    const void *in;
+    void *out;
+    size_t count;
+    ds_dtype dtype; /* of a reduction that `reduces` accepts */
+    ds_reduce_op reduce_op;
+    ds__net_parts parts;
+    ds__net_parts out_parts;
+    const ds__net_transfer *transfers;
+    size_t transfer_count;
+} ds__net_op;
+
+/* Storage of a started operation for its engine. */
+typedef struct ds__net_request {
+    void *at[6];
+} ds__net_request;
+
+/* A communicator as it was created. */
+typedef struct ds__net_comm {
+    void *comm; /* the engine's */
+    int rank;
+    int size;
+} ds__net_comm;
+
+enum { DS__RANKS_REASON = 384 }; /* size of the text of a failure */
+
+typedef struct ds__ranks_engine {
+    const char *name;
+    int captures; /* 1: a launch of a graph may start an operation again */
+    int cancels;  /* 1: after `abandon`, the memory of an operation is not used any more */
+    /* Returns 1 if the engine can compute the reduction with devstream's results: the same bits for
+       integers, and NaN if an operand of a maximum or minimum is NaN. Never DS_REDUCE_AVERAGE. */
+    int (*reduces)(ds_dtype dtype, ds_reduce_op op);
+    /* Creates the communicator of all ranks. deadline: of ds__now_ns. */
+    ds_result (*init)(const ds_ranks_desc *desc, uint64_t deadline, ds__net_comm *out);
+    /* Creates a communicator of the ranks with the same color; out->comm NULL: it is negative. */
+    ds_result (*split)(void *comm, int color, int key, uint64_t deadline, ds__net_comm *out);
+    ds_result (*shrink)(void *comm, const int *excluded, size_t count, uint64_t deadline,
+                        ds__net_comm *out);
+    ds_result (*start)(void *comm, const ds__net_op *op, ds__net_request *request);
+    /* DS_OK: complete. DS_NOT_READY: pending. Negative: failed; the operation is abandoned. */
+    ds_result (*test)(void *comm, ds__net_request *request);
+    /* Gives up a pending operation; never waits. */
+    void (*abandon)(void *comm, ds__net_request *request);
+    /* Tells the other ranks of a failure, as far as that is possible without waiting. */
+    void (*tell)(void *comm, ds_result code, const char *reason);
+    /* Returns the failure that another rank has told, with its reason and rank, or DS_OK. */
+    ds_result (*hear)(void *comm, char reason[DS__RANKS_REASON], int *out_rank);
+    /* Destroys a communicator without pending operations; failed: some were abandoned. */
+    void (*destroy)(void *comm, int failed);
+    /* Writes name and version of the library. */
+    void (*library)(char *out, size_t size);
+    void (*shutdown)(void); /* called by ds_shutdown, after all communicators are destroyed */
+} ds__ranks_engine;
+
+#endif

@@ -1,0 +1,334 @@
+/* ranks/group.h - groups: creation, look-up, end.
+
+   Creates a group of a communicator (ds__group_create), which exchanges the numbers of devices of
+   the ranks, finds groups (ds__group_pin), and ends them (ds__group_end).
+
+   Invariants: a group is in the list of the process from its creation to its end. A group that has
+   failed is never freed before ds_shutdown: its operations may not have arrived yet, and the engine
+   may still use their memory.
+   Locks: ds__ranks.lock guards the lists of groups. ds__net_wait takes the group's lock for each
+   test, and sleeps without it.
+   Threads: any. */
+#ifndef DS__RANKS_GROUP_H
+#define DS__RANKS_GROUP_H
+
+#include "types.h"
+#include "failure.h"
+#include "progress.h"
+#include "record.h"
+
+/* Finds a group, which stays until ds__group_unpin. NULL: the handle is not valid; the sentence is
+   stored. */
+static ds__group *ds__group_pin(ds_ranks handle) {
+    ds__group *g = ds__pin(&ds__ranks.table, handle.id);
+    if (DS__UNLIKELY(!g))
+        ds__fail(DS_ERR_INVALID_HANDLE, handle.id ? "the group was finalized or never existed"
+                                                  : "no group was given (the handle is zero)");
+    return g;
+}
+
+static void ds__group_unpin(ds__group *g) {
+    ds__unpin(&ds__ranks.table, g);
+}
+
+/* Returns the rank that has a device of the group. */
+static int ds__group_rank_of(const ds__group *g, size_t device) {
+    int rank = 0;
+    while (device >= g->first[rank + 1])
+        rank++;
+    return rank;
+}
+
+/* Runs an operation of the engine on this thread, before the group has streams. */
+static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
+                              const char *what) {
+    ds__net_request request = { { NULL } };
+    uint64_t nap = 1000;
+    ds__spinlock_lock(&g->lock);
+    ds_result r = g->engine->start(g->comm, net, &request);
+    ds__spinlock_unlock(&g->lock);
+    if (r < 0)
+        return r;
+    for (;;) {
+        ds__spinlock_lock(&g->lock);
+        r = g->engine->test(g->comm, &request);
+        int late = r == DS_NOT_READY && ds__now_ns() > deadline;
+        if (late)
+            g->engine->abandon(g->comm, &request);
+        ds__spinlock_unlock(&g->lock);
+        if (late)
+            return ds__fail(DS_ERR_TIMEOUT,
+                            "%s: not all %d ranks of group \"%s\" have called within the time "
+                            "limit; this is rank %d",
+                            what, g->size, ds__group_name(g), g->rank);
+        if (r != DS_NOT_READY)
+            return r;
+        ds__os_sleep(nap);
+        nap = nap < 500000 ? nap * 2 : nap;
+    }
+}
+
+/* What each rank tells when a group is created. */
+typedef struct ds__hello {
+    uint64_t owns;
+    uint64_t type;  /* of its devices */
+    uint64_t id;    /* of the group; that of rank 0 counts */
+    uint64_t flags; /* that must agree */
+    uint64_t world; /* rank of the file of the flight recorder, or of the group */
+} ds__hello;
+
+/* Compares what the ranks have told, and numbers the devices. */
+static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
+    g->id = all[0].id;
+    for (int i = 0; i < g->size; i++) {
+        if (all[i].type != all[0].type)
+            return ds__fail(DS_ERR_CROSS_DRIVER,
+                            "rank 0 has devices of type %s, rank %d of type %s",
+                            ds__type_name((int)all[0].type), i, ds__type_name((int)all[i].type));
+        if (all[i].flags != all[0].flags)
+            return ds__fail(DS_ERR_MISMATCH,
+                            "rank 0 has flags %#llx, rank %d has %#llx; they must agree",
+                            (unsigned long long)all[0].flags, i, (unsigned long long)all[i].flags);
+        g->first[i + 1] = g->first[i] + (size_t)all[i].owns;
+        g->world[i] = (int)all[i].world;
+    }
+    g->devices = g->first[g->size];
+    return DS_OK;
+}
+
+/* Exchanges the numbers of devices. */
+static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
+    size_t n = (size_t)g->size;
+    ds__hello mine = { .owns = g->owns,
+                       .type = (uint64_t)g->own[0].type,
+                       .id = g->id,
+                       .flags = g->flags & DS_RANKS_COMPARE,
+                       .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
+    g->first = ds__host_alloc((n + 1) * sizeof *g->first);
+    g->world = ds__host_alloc(n * sizeof *g->world);
+    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + sizeof mine));
+    if (!g->first || !g->world || !parts) {
+        ds__host_free(parts);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    }
+    ds__hello *all = (ds__hello *)(void *)(parts + 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = sizeof mine;
+        parts[n + i] = i * sizeof mine;
+    }
+    ds__net_op gather = {
+        .kind = DS__NET_ALL_GATHER, .in = &mine, .out = all, .parts = { parts, parts + n }
+    };
+    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    if (r == DS_OK)
+        r = ds__group_number(g, all);
+    if (r != DS_ERR_TIMEOUT) /* else the engine may still use them */
+        ds__host_free(parts);
+    return r;
+}
+
+static void ds__group_free_op(ds__rop *op) {
+    ds__host_free(op->tables);
+    ds__host_free(op->signatures);
+    ds__host_free(op);
+}
+
+static void ds__group_free_list(ds__rtemp *list) {
+    while (list) {
+        ds__rtemp *next = list->next;
+        ds__host_free(list);
+        list = next;
+    }
+}
+
+/* Frees what a group has. No operation of its list is used any more. */
+static void ds__group_clear(ds__group *g) {
+    atomic_fetch_sub(&ds__drive.groups, g->counted);
+    if (g->comm)
+        g->engine->destroy(g->comm, atomic_load(&g->failed));
+    if (g->timeline)
+        g->driver->timeline_destroy(g->timeline);
+    while (g->free_ops) {
+        ds__rop *op = g->free_ops;
+        g->free_ops = op->next;
+        ds__group_free_op(op);
+    }
+    while (g->head) {
+        ds__rop *op = g->head;
+        g->head = op->next;
+        ds__group_free_op(op);
+    }
+    ds__group_free_list(g->temps); /* the allocator frees the memory */
+    ds__group_free_list(g->free_temps);
+    ds__recorder_close(g->recorder);
+    ds__host_free(g->first);
+    ds__host_free(g->world);
+    ds__host_free(g->own);
+    ds__host_free(g->label);
+    ds__mutex_destroy(&g->calls);
+}
+
+/* Copies devices, label and options to a group. */
+static ds_result ds__group_describe(ds__group *g, const ds_ranks_desc *desc) {
+    g->owns = desc->device_count;
+    g->own = ds__host_alloc(g->owns * sizeof *g->own);
+    g->label = desc->label ? ds__copy_text(desc->label, 63) : NULL;
+    if (!g->own || (desc->label && !g->label))
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group");
+    for (size_t i = 0; i < g->owns; i++) {
+        ds_result r = ds__device_resolve(desc->devices[i], &g->own[i]);
+        if (r < 0)
+            return r;
+    }
+    g->driver = ds__driver_of(g->own[0]);
+    g->flags = desc->flags;
+    g->timeout_ns = desc->timeout_ns;
+    return DS_OK;
+}
+
+/* What a group is created of. */
+typedef struct ds__group_start {
+    const ds__ranks_engine *engine;
+    ds__net_comm comm;
+    uint64_t id;                   /* a proposal; that of rank 0 counts */
+    struct ds__recorder *recorder; /* NULL, or with a use for the group */
+    uint64_t deadline;
+} ds__group_start;
+
+/* Creates a group of a communicator, which becomes the group's also on failure. */
+static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_desc *desc,
+                                  ds_ranks *out) {
+    uint64_t base = 0;
+    ds__group *g = ds__table_add(&ds__ranks.table);
+    if (!g) {
+        start->engine->destroy(start->comm.comm, 1);
+        ds__recorder_close(start->recorder);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group");
+    }
+    g->engine = start->engine;
+    g->comm = start->comm.comm;
+    g->rank = start->comm.rank;
+    g->size = start->comm.size;
+    g->id = start->id;
+    g->recorder = start->recorder;
+    g->made = ds__tls.site;
+    ds__mutex_init(&g->calls);
+    ds_result r = ds__group_describe(g, desc);
+    if (r == DS_OK)
+        r = ds__group_meet(g, start->deadline);
+    if (r == DS_OK)
+        r = g->driver->timeline_create(&g->timeline, &base);
+    if (r < 0) {
+        atomic_store(&g->failed, 1);
+        ds__table_invalidate(&ds__ranks.table, g);
+        ds__table_reclaim(&ds__ranks.table);
+        return r;
+    }
+    atomic_fetch_add(&ds__drive.groups, g->size > 1);
+    g->counted = g->size > 1;
+    g->listed = base;
+    g->base = base;
+    atomic_store(&g->passed, base);
+    ds__group_record(g);
+    ds__mutex_lock(&ds__ranks.lock);
+    r = ds__ranks_thread_start();
+    g->next = ds__ranks.groups;
+    ds__ranks.groups = g;
+    ds__mutex_unlock(&ds__ranks.lock);
+    out->id = ds__handle_of(&g->slot);
+    return r;
+}
+
+/* Called when no thread has a pin of the group any more. */
+static void ds__group_freed(void *object) {
+    ds__group_clear(object);
+}
+
+/* Frees the temporary memory of operations that have passed. */
+static void ds__group_free_temps(ds__group *g, uint64_t passed) {
+    for (ds__rtemp **at = &g->temps; *at;) {
+        ds__rtemp *t = *at;
+        ds_result r;
+        if (t->number > passed) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        if (t->pinned)
+            DS__KEEPING(r, (ds_mem_pinned_free)(t->ptr));
+        else
+            DS__KEEPING(r, (ds_mem_free)(t->ptr));
+        DS_IGNORE(r);
+        t->next = g->free_temps;
+        g->free_temps = t;
+    }
+}
+
+/* Takes a group out of the list of the process. */
+static void ds__group_unlist(ds__group *g) {
+    ds__mutex_lock(&ds__ranks.lock);
+    ds__group **at = &ds__ranks.groups;
+    while (*at && *at != g)
+        at = &(*at)->next;
+    if (*at)
+        *at = g->next;
+    ds__mutex_unlock(&ds__ranks.lock);
+}
+
+/* Waits until all operations have passed, or the group has failed. Returns 1 if it has failed. */
+static int ds__group_drain(ds__group *g) {
+    uint64_t nap = 2000;
+    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < g->listed) {
+        ds__group_drive(g);
+        ds__os_sleep(nap);
+        nap = nap < 500000 ? nap * 2 : nap;
+    }
+    return atomic_load(&g->failed);
+}
+
+/* Waits until all operations of the group have passed, so that the engine can be used between
+   them. `calls` is held. */
+static ds_result ds__group_settle(ds__group *g, uint64_t deadline) {
+    uint64_t nap = 2000;
+    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < g->listed) {
+        if (ds__now_ns() > deadline)
+            return ds__fail(DS_ERR_TIMEOUT,
+                            "earlier operations of group \"%s\" are not complete within the time "
+                            "limit",
+                            ds__group_name(g));
+        ds__group_drive(g);
+        ds__os_sleep(nap);
+        nap = nap < 500000 ? nap * 2 : nap;
+    }
+    return ds__group_report(g);
+}
+
+/* Returns the number of a group that was made of group `parent`; 0: a number of its own. */
+static uint64_t ds__ranks_id(uint64_t parent, uint32_t number, int color) {
+    if (!parent)
+        return ds__os_cookie();
+    uint64_t words[3] = { parent, number, (uint64_t)(int64_t)color };
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof words; i++)
+        hash = (hash ^ ((const unsigned char *)words)[i]) * 1099511628211u;
+    return hash;
+}
+
+/* Ends a group whose handle was found; the caller has a pin, which ends, too. A group that has
+   failed keeps a reference, and with it its memory, until ds_shutdown: operations may not have
+   arrived yet. */
+static void ds__group_end(ds__group *g) {
+    atomic_store(&g->finalized, 1);
+    if (ds__group_drain(g))
+        ds__ref(g);
+    else
+        ds__group_free_temps(g, UINT64_MAX);
+    ds__group_unlist(g);
+    while (atomic_load(&g->users))
+        ds__os_yield();
+    ds__table_invalidate(&ds__ranks.table, g);
+    ds__group_unpin(g);
+    ds__table_reclaim(&ds__ranks.table);
+}
+
+#endif

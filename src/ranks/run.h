@@ -1,0 +1,126 @@
+/* ranks/run.h - operations of the engine on streams.
+
+   Takes an operation of a group (ds__rop_take) and enqueues it on a stream (ds__rop_submit).
+
+   Invariants: an operation that was taken is submitted, or given back (ds__rop_give_back). If it
+   cannot be enqueued, the group fails, since the other ranks will wait for this one.
+   Locks: `calls` of the group is held.
+   Threads: any. */
+#ifndef DS__RANKS_RUN_H
+#define DS__RANKS_RUN_H
+
+#include "types.h"
+#include "failure.h"
+#include "progress.h"
+#include "record.h"
+
+/* Returns an operation with room for tables at `tables`; NULL: no memory, with the sentence. */
+static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
+    ds__spinlock_lock(&g->list_lock);
+    ds__rop *op = g->free_ops;
+    if (op)
+        g->free_ops = op->next;
+    ds__spinlock_unlock(&g->list_lock);
+    if (!op)
+        op = ds__host_alloc(sizeof *op);
+    if (op && op->table_bytes < table_bytes) {
+        ds__host_free(op->tables);
+        op->tables = ds__host_alloc(table_bytes);
+        op->table_bytes = op->tables ? table_bytes : 0;
+    }
+    if (!op || op->table_bytes < table_bytes) {
+        ds__host_free(op);
+        ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an operation of group \"%s\"",
+                 ds__group_name(g));
+        return NULL;
+    }
+    op->used_bytes = table_bytes;
+    op->remote = (ds__remote){ .begin_fn = ds__rop_begin };
+    op->group = g;
+    op->next = NULL;
+    op->arrived = 0;
+    op->state = DS__ROP_LISTED;
+    op->spin = 0;
+    op->dropped = 0;
+    op->arrival = 0;
+    op->word = NULL;
+    ds__host_free(op->signatures);
+    op->signatures = NULL;
+    memset(&op->net, 0, sizeof op->net);
+    return op;
+}
+
+static void ds__rop_give_back(ds__rop *op) {
+    ds__group *g = op->group;
+    ds__spinlock_lock(&g->list_lock);
+    op->next = g->free_ops;
+    g->free_ops = op;
+    ds__spinlock_unlock(&g->list_lock);
+}
+
+/* Adds an operation to its group, and gives it its number. */
+static void ds__rop_add(ds__rop *op) {
+    ds__group *g = op->group;
+    ds__spinlock_lock(&g->list_lock);
+    op->number = ++g->listed;
+    g->operations++;
+    if (op->call.kind != DS__NET_EXCHANGE)
+        g->collectives++;
+    op->ticket = ds__rop_record(g, op);
+    if (g->last_fresh)
+        g->last_fresh->next = op;
+    else
+        g->fresh = op;
+    g->last_fresh = op;
+    ds__spinlock_unlock(&g->list_lock);
+}
+
+/* Fails the group, since an operation that has a number could not be enqueued. */
+static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
+    ds__group *g = op->group;
+    int taken = atomic_load(&op->remote.taken);
+    ds__kept_error error;
+    ds__error_save(&error);
+    const char *reason = strstr(error.text, ": ds_");
+    reason = reason ? strstr(reason + 2, ": ") : NULL;
+    ds__spinlock_lock(&g->lock);
+    ds__group_fail_op(g, op, r, "%s", reason ? reason + 2 : error.text);
+    ds__spinlock_unlock(&g->lock);
+    if (!taken)
+        (void)ds__rop_begin(&op->remote, DS__REMOTE_FAILED);
+    ds__error_restore(&error);
+    return r;
+}
+
+/* Enqueues an operation, which moves this many bytes, on a stream, and the wait for it. number:
+   NULL, or the operation is enqueued without the wait, and *number is for ds__rop_wait. */
+static ds_result ds__rop_submit(ds__rop *op, ds__stream *s, size_t bytes, uint64_t *number) {
+    ds__group *g = op->group;
+    op->spin = bytes <= DS__RANKS_SPIN_BYTES;
+    ds__rop_add(op);
+    ds__op o = ds__op_init(DS__OP_REMOTE | (DS__OP_OUTSIDE | DS__OP_PROMPT) << 8);
+    o.u.remote.begin = &op->remote;
+    o.u.remote.timeline = number ? NULL : g->timeline;
+    o.u.remote.upto = op->number;
+    o.u.remote.name = ds__rop_name(&op->call);
+    o.u.remote.bytes = bytes;
+    if (number)
+        *number = op->number;
+    ds_result r = ds__stream_submit(s, &o);
+    if (r == DS__CHANGED)
+        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "another thread began to capture the stream");
+    return r < 0 ? ds__rop_refused(op, r) : DS_OK;
+}
+
+/* Makes a stream wait for the operations of the group up to a number, which belong to a call. */
+static ds_result ds__rop_wait(const ds__group *g, ds__stream *s, const ds__rcall *call,
+                              uint64_t number) {
+    ds__op o = ds__op_init(DS__OP_REMOTE | DS__OP_OUTSIDE << 8);
+    o.u.remote.begin = NULL;
+    o.u.remote.timeline = g->timeline;
+    o.u.remote.upto = number;
+    o.u.remote.name = ds__rop_name(call);
+    return ds__stream_submit(s, &o);
+}
+
+#endif
