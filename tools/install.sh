@@ -58,7 +58,7 @@ for file in devstream-config.cmake devstream-config-version.cmake; do
     put "$new/$file" "$cmake/$file"
 done
 # The tools. The stand-in is not beside the libraries: a linker must not find it. Its command names the folder from where it is itself.
-put tools/devstream-kernels "$PREFIX/bin/devstream-kernels" 755
+for tool in devstream-kernels devstream-ranks; do put "tools/$tool" "$PREFIX/bin/$tool" 755; done
 standin=$LIBDIR/devstream
 if [ "$verb" = uninstall ]; then
     rm -f "$DESTDIR$PREFIX/bin/devstream-standin" "$DESTDIR$standin"/libcudart.so.*

@@ -81,10 +81,10 @@ fi
 t "make install" "make_ install $without PREFIX=$dir/usr"
 (cd usr && find . ! -type d | sort) >files
 t "the files are those of docs/install.md, and links lead to them" "
-    { for h in devstream.h devstream.hpp devstream_alloc.h devstream_check.h devstream_comm.h devstream_kernel.h devstream_rng.h devstream_trace.h; do echo ./include/\$h; done
+    { for h in devstream.h devstream.hpp devstream_alloc.h devstream_check.h devstream_comm.h devstream_kernel.h devstream_ranks.h devstream_rng.h devstream_trace.h; do echo ./include/\$h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
-      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; echo ./bin/devstream-kernels; } | sort | diff - files
+      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; echo ./bin/devstream-kernels; echo ./bin/devstream-ranks; } | sort | diff - files
     for f in \$(cat files); do [ -s usr/\$f ]; done"
 t "all headers of the project are among them" "
     (cd $root && ls devstream*.h devstream*.hpp) | sort >headers; (cd usr/include && ls) | sort | diff headers -"
@@ -104,6 +104,10 @@ t "dlsym finds every declared function, inline ones too, in the shared library: 
     ./names usr/lib/libdevstream.so <declared"
 t "so does the static one, but for hidden ones of NVTX where its header is found" "
     nm -g --defined-only usr/lib/libdevstream.a | awk 'NF == 3 && !(\$2 ~ /[VW]/ && tolower(\$NF) ~ /nvtx/) { print \$NF }' | sort | diff shown -"
+t "the tool for flight recorders is executable and refuses another file" "
+    command -v python3 >/dev/null || exit 0
+    status=0; usr/bin/devstream-ranks app.c >out 2>&1 || status=\$?
+    [ \$status -eq 2 ] && grep -F 'app.c: is not a flight recorder of devstream' out"
 t "the tool for kernels is executable and finds the installed header" "
     command -v clang >/dev/null || exit 0
     usr/bin/devstream-kernels --ptx add.kernels.h && grep 'entry add' add.ptx"

@@ -145,6 +145,18 @@ long=$(git grep -hoE '(cmocka_unit_test|DS_TEST)[a-z_]*\([a-z_0-9]{61,}' -- test
 [ -z "$long" ]
 verdict "names of tests have at most 60 characters$long" $?
 
+# The comparison of flight recorders.
+if command -v python3 >/dev/null; then
+    python3 tests/tools/ranks.py >"$work/situations" || echo "tests/tools/ranks.py	failed" >>"$work/situations"
+    while IFS=$'\t' read -r name result; do
+        echo "$result" >"$work/said"
+        [ "$result" = ok ]
+        verdict "flight recorders: $name" $?
+    done <"$work/situations"
+else
+    echo 'skip  tools: the comparison of flight recorders is not tested, since there is no python3'
+fi
+
 # Templates.
 template() { printf '%s\n' "$@" | put comm/t.tmpl; awk -f tools/expand.awk path="$work/src/comm/t.tmpl" >"$work/said" 2>&1; }
 template '//! for W N in 16 a, 32 b' 'int x$(N)[$(W)];' '//! for K in $(N) c' 'f$(K)_$(W)' '//! end' '//! end' >/dev/null
