@@ -105,6 +105,8 @@ t '^checksum' demo --total 300000 --piece 70001
 t '^check' graph --total 300000
 t '^check' graph_while --n 20 --rounds 1
 t '^weights' train --epochs 1 "$dir/digits.csv"
+t '^weights' train_ranks --epochs 1 --devices 4 "$dir/digits.csv"
+t '^# wrong' ring --devices 3 --max 4K --factor 8 --iterations 2
 check hello
 check devices --size 64K --runs 1
 check memory --out "$dir/memory"

@@ -6,6 +6,7 @@
 #include "devstream_kernel.h"
 #include "devstream_check.h"
 #include "devstream_trace.h"
+#include "devstream_ranks.h"
 #else
 #include "devstream.h"
 #endif

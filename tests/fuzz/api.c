@@ -138,11 +138,11 @@ void *any_writer_user(void) {
 static const step_group session_steps; /* below */
 
 void run_steps(void) {
-    static const step_group *const groups[] = { &device_steps, &stream_steps,  &stream_steps,
-                                                &graph_steps,  &graph_steps,   &memory_steps,
-                                                &memory_steps, &pool_steps,    &tensor_steps,
-                                                &comm_steps,   &session_steps, &rng_steps,
-                                                &check_steps,  &trace_steps };
+    static const step_group *const groups[] = {
+        &device_steps, &stream_steps, &stream_steps, &graph_steps, &graph_steps,   &memory_steps,
+        &memory_steps, &pool_steps,   &tensor_steps, &comm_steps,  &session_steps, &rng_steps,
+        &check_steps,  &trace_steps,  &ranks_steps,  &ranks_steps
+    };
     while (input.at < input.end) {
         const step_group *group = PICK(groups);
         unsigned n = byte();
@@ -400,11 +400,13 @@ static void start(void) {
         furnish();
         furnish_tensors();
         furnish_resources();
+        furnish_ranks();
     }
 }
 
 static void finish(void) {
-    static const ds_result results[] = { DS_OK, DS_ERR_FAILED, DS_ERR_DRIVER };
+    static const ds_result results[] = { DS_OK,          DS_ERR_FAILED,  DS_ERR_DRIVER,
+                                         DS_ERR_TIMEOUT, DS_ERR_ABORTED, DS_ERR_MISMATCH };
     int known = 0;
     helpers_wait();
     forget_topologies();

@@ -24,6 +24,7 @@
 #include "devstream_kernel.h"
 #include "devstream_check.h"
 #include "devstream_trace.h"
+#include "devstream_ranks.h"
 
 /* ---- the input ---- */
 
@@ -53,7 +54,7 @@ typedef struct step_group {
 } step_group;
 
 extern const step_group device_steps, stream_steps, graph_steps, memory_steps, pool_steps,
-    tensor_steps, comm_steps, rng_steps, check_steps, trace_steps;
+    tensor_steps, comm_steps, rng_steps, check_steps, trace_steps, ranks_steps;
 
 /* Runs steps until the thread's input ends. */
 void run_steps(void);
@@ -139,7 +140,20 @@ ds_device any_device(void);
 /* A device that exists, mostly. */
 ds_device good_device(void);
 
-enum handle_kind { STREAM, EVENT, GRAPH, NODE, EXEC, KERNEL, POOL, RNG, DOMAIN, RANGE, KINDS };
+enum handle_kind {
+    STREAM,
+    EVENT,
+    GRAPH,
+    NODE,
+    EXEC,
+    KERNEL,
+    POOL,
+    RNG,
+    DOMAIN,
+    RANGE,
+    RANKS,
+    KINDS
+};
 
 uint64_t any_handle(enum handle_kind kind);
 void keep(enum handle_kind kind, uint64_t id);
@@ -161,6 +175,7 @@ HANDLE_(pool, POOL)
 HANDLE_(rng, RNG)
 HANDLE_(domain, DOMAIN)
 HANDLE_(range, RANGE)
+HANDLE_(ranks, RANKS)
 
 /* Makes a handle, mostly if there is none yet. */
 ds_stream good_stream(void);
@@ -201,10 +216,38 @@ typedef struct kernel_args {
     uint64_t value;
 } kernel_args;
 
+/* A tensor of the library; once a graph may use it, it is not freed. */
+typedef struct entry {
+    ds_tensor *tensor;
+    int kept;
+} entry;
+
+/* Tensors, streams and options of a collective. */
+typedef struct operands {
+    entry *entries[8];
+    const ds_tensor *tensors[8];
+    ds_tensor *made[8];
+    ds_stream streams[4];
+    ds_device devices[4];
+    ds_comm_options options;
+    ds_ranks_options more;
+    int64_t sizes[2][16]; /* of up to four devices in a group of up to four */
+    size_t count;
+    int captures; /* 1: a stream of the call may capture */
+} operands;
+
+/* Chooses the operands of a call. Returns 0 if there are no tensors. */
+int get_operands(operands *o);
+/* Keeps what the call has made, and what a graph may use now. */
+void put_operands(operands *o, ds_result result);
+/* Sets a process group in the options. */
+void get_ranks(operands *o);
+
 /* Makes a few objects of each kind. */
 void furnish(void);
 void furnish_tensors(void);
 void furnish_resources(void);
+void furnish_ranks(void);
 
 /* ---- payloads ---- */
 

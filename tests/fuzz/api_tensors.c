@@ -4,12 +4,6 @@
    tensors, with whatever numbers, go only to functions that do not touch their memory. */
 #include "api.h"
 
-/* A tensor of the library; once a graph may use it, it is not freed. */
-typedef struct entry {
-    ds_tensor *tensor;
-    int kept;
-} entry;
-
 static entry table[16];
 static unsigned next_entry;
 
@@ -354,18 +348,6 @@ void furnish_tensors(void) {
 
 /* ---- collectives ---- */
 
-/* Tensors, streams and options of a call. */
-typedef struct operands {
-    entry *entries[8];
-    const ds_tensor *tensors[8];
-    ds_tensor *made[8];
-    ds_stream streams[4];
-    ds_device devices[4];
-    ds_comm_options options;
-    size_t count;
-    int captures; /* 1: a stream of the call may capture */
-} operands;
-
 static int captures_now(const operands *o) {
     int captures = o->options.stream.id && may_capture(o->options.stream);
     for (int i = 0; i < 4; i++) {
@@ -381,7 +363,7 @@ static int captures_now(const operands *o) {
 
 /* With streams of the call's own other work on the tensors' streams is not ordered: freeing one
    waits for everything. What may be captured is kept. */
-static int get_operands(operands *o) {
+int get_operands(operands *o) {
     memset(o, 0, sizeof *o);
     o->count = 1 + pick(3);
     int in_order = byte() < 144;
@@ -402,6 +384,8 @@ static int get_operands(operands *o) {
     o->options.topology = byte() < 96 ? topology_of_devices : NULL;
     if (o->options.topology && odd())
         o->options.plan = plan_topology == o->options.topology ? plan : NULL;
+    if (byte() < 48)
+        get_ranks(o);
     if (odd())
         o->count = 0;
     o->captures = captures_now(o);
@@ -416,7 +400,7 @@ static void check_results(const operands *o, ds_result result) {
 }
 
 /* What may be part of a graph now is kept. */
-static void put_operands(operands *o, ds_result result) {
+void put_operands(operands *o, ds_result result) {
     o->captures |= captures_now(o);
     check_results(o, result);
     for (size_t i = 0; i < COUNT(o->entries); i++)

@@ -109,7 +109,10 @@ AT(ds_comm_options, stream, 16);
 AT(ds_comm_options, flags, 24);
 AT(ds_comm_options, topology, 32);
 AT(ds_comm_options, plan, 40);
-AT(ds_comm_options, reserved, 48);
+AT(ds_comm_options, ranks, 48);
+AT(ds_comm_options, root, 56);
+AT(ds_comm_options, ranks_options, 64);
+AT(ds_comm_options, reserved, 72);
 
 SIZE(ds_cpu_route, 32);
 AT(ds_cpu_route, latency_ns, 0);
@@ -640,6 +643,54 @@ AT(ds_resource_stats, reserved, 64);
 SIZE(ds_site, 16);
 AT(ds_site, file, 0);
 AT(ds_site, line, 8);
+
+SIZE(ds_ranks, 8);
+AT(ds_ranks, id, 0);
+
+SIZE(ds_ranks_desc, 144);
+AT(ds_ranks_desc, engine, 0);
+AT(ds_ranks_desc, rank, 8);
+AT(ds_ranks_desc, size, 12);
+AT(ds_ranks_desc, id, 16);
+AT(ds_ranks_desc, devices, 24);
+AT(ds_ranks_desc, device_count, 32);
+AT(ds_ranks_desc, mpi_comm, 40);
+AT(ds_ranks_desc, flags, 48);
+AT(ds_ranks_desc, timeout_ns, 56);
+AT(ds_ranks_desc, record, 64);
+AT(ds_ranks_desc, label, 72);
+AT(ds_ranks_desc, reserved, 80);
+
+SIZE(ds_ranks_info, 224);
+AT(ds_ranks_info, rank, 0);
+AT(ds_ranks_info, size, 4);
+AT(ds_ranks_info, device_count, 8);
+AT(ds_ranks_info, first_device, 16);
+AT(ds_ranks_info, own_devices, 24);
+AT(ds_ranks_info, engine, 32);
+AT(ds_ranks_info, library, 48);
+AT(ds_ranks_info, operations, 176);
+AT(ds_ranks_info, pending, 184);
+AT(ds_ranks_info, reserved, 192);
+
+SIZE(ds_ranks_launch, 32);
+AT(ds_ranks_launch, launcher, 0);
+AT(ds_ranks_launch, rank, 16);
+AT(ds_ranks_launch, size, 20);
+AT(ds_ranks_launch, local_rank, 24);
+AT(ds_ranks_launch, local_size, 28);
+
+SIZE(ds_ranks_options, 64);
+AT(ds_ranks_options, sizes, 0);
+AT(ds_ranks_options, out_sizes, 8);
+AT(ds_ranks_options, timeout_ns, 16);
+AT(ds_ranks_options, reserved, 24);
+
+SIZE(ds_ranks_transfer, 32);
+AT(ds_ranks_transfer, tensor, 0);
+AT(ds_ranks_transfer, kind, 8);
+AT(ds_ranks_transfer, device, 16);
+AT(ds_ranks_transfer, peer, 24);
 
 SIZE(ds_rng, 8);
 AT(ds_rng, id, 0);

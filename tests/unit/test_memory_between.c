@@ -640,6 +640,55 @@ static void test_a_pool_that_helps_out_becomes_a_graphs(void **state) {
     }
 }
 
+/* ---- process groups ---- */
+
+/* A block of an ended stream that `other`, which waits, still uses. */
+static void leave_a_block_in_use(void) {
+    ds_stream ended;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &ended));
+    void *p = block(20 * MIB, ended);
+    ok(ds_stream_launch_host_func(other, wait_until_over, NULL, NULL));
+    ok(ds_mem_record_stream(p, other));
+    ok(ds_mem_free(p));
+    ok(ds_stream_destroy(ended));
+}
+
+/* `other` may wait for another rank, which may wait for `own`. */
+static void test_no_stream_waits_for_others_beside_a_group(void **state) {
+    (void)state;
+    for (int groups = 0; groups < 2; groups++) {
+        begin();
+        leave_a_block_in_use();
+        atomic_store(&ds__drive.groups, groups);
+
+        (void)block(20 * MIB, own);
+
+        atomic_store(&ds__drive.groups, 0);
+        assert_int_equal(ds_stream_synchronize_for(own, 20000000), groups ? DS_OK : DS_NOT_READY);
+        end();
+    }
+}
+
+/* Nor for the work of an ended stream. */
+static void test_no_stream_waits_for_ended_ones_beside_a_group(void **state) {
+    (void)state;
+    for (int groups = 0; groups < 2; groups++) {
+        ds_stream ended;
+        begin();
+        ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &ended));
+        ok(ds_mem_free(block(20 * MIB, ended)));
+        ok(ds_stream_launch_host_func(ended, wait_until_over, NULL, NULL));
+        ok(ds_stream_destroy(ended));
+        atomic_store(&ds__drive.groups, groups);
+
+        (void)block(20 * MIB, own);
+
+        atomic_store(&ds__drive.groups, 0);
+        assert_int_equal(ds_stream_synchronize_for(own, 20000000), groups ? DS_OK : DS_NOT_READY);
+        end();
+    }
+}
+
 /* ---- handles and addresses that come again ---- */
 
 static ds_pool newer;
@@ -885,6 +934,8 @@ int main(void) {
         cmocka_unit_test(test_others_see_a_pool_complete),
         cmocka_unit_test(test_a_pool_that_is_emptied_becomes_a_graphs),
         cmocka_unit_test(test_a_pool_whose_garbage_is_collected_becomes_a_graphs),
+        cmocka_unit_test(test_no_stream_waits_for_others_beside_a_group),
+        cmocka_unit_test(test_no_stream_waits_for_ended_ones_beside_a_group),
         cmocka_unit_test(test_a_pool_that_helps_out_becomes_a_graphs),
         cmocka_unit_test(test_a_pool_that_came_to_the_same_place_is_another_one),
         cmocka_unit_test(test_memory_that_is_given_back_is_found_as_what_it_is_next),

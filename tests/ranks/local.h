@@ -1,0 +1,37 @@
+/* Runs a test of process groups with the engine "local": a thread for each rank. */
+#ifndef RANKS_LOCAL_H
+#define RANKS_LOCAL_H
+
+#include "tests.h"
+
+static void *local_rank(void *user) {
+    place_run(user);
+    return NULL;
+}
+
+/* Runs a test with a number of ranks. Returns the number of failed checks. */
+static int local_run(const ranks_test *test, int size, int layout, int type) {
+    static int number;
+    place places[RANKS];
+    pthread_t threads[RANKS];
+    atomic_store(&failures, 0);
+    running = test->name;
+    memset(places, 0, sizeof places);
+    number++;
+    for (int r = 0; r < size; r++) {
+        places[r].engine = "local";
+        places[r].rank = r;
+        places[r].size = size;
+        places[r].type = type;
+        places[r].layout = layout;
+        places[r].number = number;
+        places[r].test_fn = test->test_fn;
+        if (pthread_create(&threads[r], NULL, local_rank, &places[r]) != 0)
+            abort();
+    }
+    for (int r = 0; r < size; r++)
+        pthread_join(threads[r], NULL);
+    return atomic_load(&failures);
+}
+
+#endif
