@@ -38,59 +38,13 @@
 #define _POSIX_C_SOURCE 200809L
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
-#include "train.kernels.h"
+#define PROGRAM "train"
+#include "train.digits.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { FINE = 0, FAILED = 1 };
-
-#define CHECK(call)                              \
-    do {                                         \
-        if ((call) < 0) {                        \
-            complain("%s", ds_error_get_last()); \
-            return FAILED;                       \
-        }                                        \
-    } while (0)
-
-/* One line on standard error, in place of the progress bar if there is one. */
-static int bar_drawn;
-static void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-static void complain(const char *format, ...) {
-    va_list args;
-    fflush(stdout);
-    fputs(bar_drawn ? "\r\033[Ktrain: " : "train: ", stderr);
-    bar_drawn = 0;
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-    fputc('\n', stderr);
-}
-
-/* ---- kernels --------------------------------------------------------------------------------- */
-
-/* Compiles the kernels before the first launch, so that this is not timed. */
-static int load_kernels(ds_device device) {
-    ds_kernel_def *const def[] = { &hidden_def,   &predict_def,  &unit_slopes_def,
-                                   &slopes_1_def, &slopes_2_def, &step_def };
-    for (size_t i = 0; i < sizeof def / sizeof *def; i++) {
-        ds_kernel kernel;
-        CHECK(ds_kernel_def_get_kernel(def[i], &kernel));
-        CHECK(ds_kernel_load(kernel, device));
-    }
-    return FINE;
-}
-
-/* ---- data ------------------------------------------------------------------------------------ */
-
-enum { PARTS = 4, BATCH = 64, MOST_ROWS = 4096, MOST_MARKS = 5 * (MOST_ROWS / BATCH + 1) };
-
-#define RATE 0.25f /* how far a step goes along the mean of a batch's slopes */
+enum { PARTS = 4, MOST_MARKS = 5 * (MOST_ROWS / BATCH + 1) };
 
 typedef struct options {
     const char *path;
@@ -101,63 +55,6 @@ typedef struct options {
 } options;
 
 static options opt;
-static uint8_t learnt[MOST_ROWS][ROW], held_out[MOST_ROWS][ROW]; /* rows of the data */
-static int learnt_count, held_out_count;
-
-/* One line of 65 numbers. */
-static int parse_row(const char *line, uint8_t *row) {
-    for (int k = 0; k < ROW; k++) {
-        char *end = NULL;
-        long n = strtol(line, &end, 10);
-        if (end == line || n < 0 || n > (k < PIXELS ? (int)BLACK : CLASSES - 1) ||
-            *end != (k < PIXELS ? ',' : '\n'))
-            return FAILED;
-        row[k] = (uint8_t)n;
-        line = end + 1;
-    }
-    return FINE;
-}
-
-static int read_data(void) {
-    const char *path = opt.path ? opt.path : "examples/data/digits.csv";
-    char line[512];
-    int number = 0;
-    FILE *f = fopen(path, "r");
-    if (!f && !opt.path)
-        f = fopen("data/digits.csv", "r");
-    if (!f) {
-        complain("cannot read %s%s", path,
-                 opt.path ? "" : " (run this from the project's folder, or name a file)");
-        return FAILED;
-    }
-    for (; fgets(line, sizeof line, f); number++) {
-        int held = number % 5 == 4;
-        if (number == MOST_ROWS ||
-            parse_row(line, held ? held_out[held_out_count] : learnt[learnt_count]) != FINE) {
-            complain("%s: line %d %s", path, number + 1,
-                     number == MOST_ROWS ? "is one too many"
-                                         : "is not 64 pixels of 0 to 16 and a digit");
-            fclose(f);
-            return FAILED;
-        }
-        *(held ? &held_out_count : &learnt_count) += 1;
-    }
-    fclose(f);
-    /* so that there is something to hold out for each part too */
-    if (learnt_count >= BATCH)
-        return FINE;
-    complain("%s has only %d pictures", path, number);
-    return FAILED;
-}
-
-static uint64_t random_state;
-
-static uint64_t next_random(void) { /* splitmix64 */
-    uint64_t z = random_state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 /* ---- a team of devices ----------------------------------------------------------------------- */
 
@@ -199,8 +96,7 @@ static int first_weights(team *t, int which) {
     static float initial[W1_SIZE];
     int64_t shape[2] = { which ? HIDDEN + 1 : PIXELS + 1, which ? CLASSES : HIDDEN };
     size_t count = which ? W2_SIZE : W1_SIZE;
-    for (size_t i = 0; i < count; i++)
-        initial[i] = ((float)(next_random() >> 40) / 8388608.0f - 1.0f) * 0.2f;
+    weights_fill(initial, count);
     CHECK(ds_tensor_alloc(ds_float32(), 2, shape, t->stream[0], &t->weights[which]));
     CHECK(ds_tensor_alloc(ds_float32(), 2, shape, t->stream[0], &t->speed[which]));
     CHECK(ds_copy(t->weights[which]->data, initial, count * sizeof *initial, t->stream[0]));
@@ -276,16 +172,6 @@ static int wait_for_all(team *t) {
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
-/* What the kernels of a part work on. */
-typedef struct share {
-    size_t images;
-    const uint8_t *rows; /* the images */
-    const float *w1, *w2;
-    float *h, *p;   /* hidden units and probabilities of each image */
-    float *dh;      /* slopes along the units */
-    float *g1, *g2; /* slopes along the weights */
-} share;
-
 typedef struct batch {
     ds_tensor *rows[PARTS], *weights[PARTS][2]; /* what each part is given */
     ds_tensor *p[PARTS], *slopes[PARTS][2];     /* and what it makes of it */
@@ -314,8 +200,8 @@ static int forwards(team *t, const ds_tensor *rows, batch *b) {
                       .p = b->p[i]->data,
                       .h = h,
                       .images = (size_t)n };
-        CHECK(DS_LAUNCH(hidden, s, a->images, a->rows, a->w1, a->h));
-        CHECK(DS_LAUNCH(predict, s, a->images, a->h, a->w2, a->p));
+        if (share_predict(a, s) != FINE)
+            return FAILED;
     }
     return FINE;
 }
@@ -332,9 +218,8 @@ static int backwards(team *t, batch *b) {
         a->dh = dh;
         a->g1 = b->slopes[i][0]->data;
         a->g2 = b->slopes[i][1]->data;
-        CHECK(DS_LAUNCH(unit_slopes, s, HIDDEN, a->images, a->rows, a->p, a->w2, a->h, a->dh));
-        CHECK(DS_LAUNCH(slopes_1, s, PIXELS + 1, a->rows, a->dh, a->g1, a->images));
-        CHECK(DS_LAUNCH(slopes_2, s, CLASSES, HIDDEN + 1, a->rows, a->h, a->p, a->g2, a->images));
+        if (share_slopes(a, s) != FINE)
+            return FAILED;
     }
     return FINE;
 }
@@ -385,34 +270,6 @@ static int run_batch(team *t, const ds_tensor *rows, const ds_tensor *answers, i
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-/* -ln p by Newton's method upon the kernels' exponential, so that the compile line stays short. */
-static double minus_logarithm(double p) {
-    double y = 0, more = 1;
-    for (int i = 0; i < 40 && more > 1e-9; i++)
-        y += more = 1 - p / (double)exponential((float)-y);
-    return y;
-}
-
-/* Of probabilities that came back: the mean loss, and the part of the pictures that were
-   recognised. */
-static void judge(const ds_tensor *rows, const ds_tensor *answers, double *loss, double *accuracy) {
-    const uint8_t *row = rows->data;
-    const float *p = answers->data;
-    int64_t n = rows->shape[0];
-    double sum = 0, right = 0;
-    for (int64_t i = 0; i < n; i++, row += ROW, p += CLASSES) {
-        int best = 0;
-        for (int c = 1; c < CLASSES; c++)
-            if (p[c] > p[best])
-                best = c;
-        right += best == row[PIXELS];
-        sum += minus_logarithm(p[row[PIXELS]] > 1e-9f ? (double)p[row[PIXELS]] : 1e-9);
-    }
-    if (loss)
-        *loss = sum / (double)n;
-    *accuracy = right / (double)n;
-}
-
 static void draw(const team *t, int epoch, int epochs) {
     char bar[31];
     if (!opt.progress && !isatty(STDERR_FILENO))
@@ -426,21 +283,10 @@ static void draw(const team *t, int epoch, int epochs) {
     bar_drawn = 1;
 }
 
-/* Another order of the pictures for each pass. */
-static void shuffle(team *t) {
-    uint8_t *rows = t->rows->data;
-    for (int i = learnt_count - 1; i > 0; i--) {
-        uint8_t row[ROW], *a = learnt[i], *b = learnt[next_random() % (uint64_t)(i + 1)];
-        memcpy(row, a, ROW);
-        memcpy(a, b, ROW);
-        memcpy(b, row, ROW);
-    }
-    memcpy(rows, learnt, ds_tensor_get_size(t->rows));
-}
-
 static int pass(team *t) {
     double accuracy;
-    shuffle(t);
+    shuffle();
+    memcpy(t->rows->data, learnt, ds_tensor_get_size(t->rows));
     for (int64_t first = 0; first < t->rows->shape[0]; first += BATCH) {
         ds_tensor *rows, *seen;
         CHECK(ds_tensor_narrow(t->rows, 0, first, BATCH, &rows));
@@ -452,8 +298,8 @@ static int pass(team *t) {
     }
     if (run_batch(t, t->exam, t->answers, 0) != FINE || wait_for_all(t) != FINE)
         return FAILED;
-    judge(t->rows, t->seen, &t->loss, &accuracy);
-    judge(t->exam, t->answers, NULL, &t->accuracy);
+    judge(t->rows->data, t->seen->data, t->rows->shape[0], &t->loss, &accuracy);
+    judge(t->exam->data, t->answers->data, t->exam->shape[0], NULL, &t->accuracy);
     return FINE;
 }
 
@@ -484,14 +330,6 @@ static int train(team *t, int devices, int epochs) {
 
 /* ---- what a person sees ---------------------------------------------------------------------- */
 
-static unsigned fingerprint(const team *t) { /* FNV-1a */
-    uint32_t hash = 0x811c9dc5u;
-    const unsigned char *bytes = (const unsigned char *)t->result;
-    for (size_t i = 0; i < sizeof t->result; i++)
-        hash = (hash ^ bytes[i]) * 0x01000193u;
-    return hash;
-}
-
 static int print_table(const team *one, const team *four, int epochs) {
     char name[DS_DEVICE_NAME_SIZE];
     CHECK(ds_device_format(one->device[0], name, sizeof name));
@@ -506,21 +344,15 @@ static int print_table(const team *one, const team *four, int epochs) {
     printf("  compute     %10.3f ms   %10.3f ms\n", one->ms[COMPUTE], four->ms[COMPUTE]);
     printf("  communicate %10.3f ms   %10.3f ms\n", one->ms[COMMUNICATION],
            four->ms[COMMUNICATION]);
-    printf("weights         %08x        %08x\n", fingerprint(one), fingerprint(four));
+    printf("weights         %08x        %08x\n", fingerprint(one->result),
+           fingerprint(four->result));
     return FINE;
 }
 
 static int compare(const team *one, const team *four, int enough) {
-    int result = FINE;
-    for (size_t i = 0; i < W1_SIZE + W2_SIZE && result == FINE; i++) {
-        if (memcmp(&one->result[i], &four->result[i], sizeof(float)) == 0)
-            continue;
-        complain("WRONG: weight %zu is %a with one device and %a with %d", i,
-                 (double)one->result[i], (double)four->result[i], four->devices);
-        result = FAILED;
-    }
-    if (result == FINE)
-        printf("check         the weights are the same, bit for bit\n");
+    char name[24];
+    snprintf(name, sizeof name, "%d devices", four->devices);
+    int result = weights_compare(one->result, four->result, "one device", name);
     if (!enough || four->accuracy >= 0.95)
         return result;
     complain("WRONG: the accuracy is below 95 %%");
@@ -568,7 +400,7 @@ static int work_all(void) {
     int epochs = opt.epochs ? opt.epochs : 24;
     memset(&one, 0, sizeof one);
     memset(&four, 0, sizeof four);
-    if (read_data() != FINE)
+    if (read_data(opt.path) != FINE)
         return FAILED;
     CHECK(ds_init(&(ds_init_desc){ .cpu = &cpu }));
     if (opt.cpu)
