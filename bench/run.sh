@@ -6,6 +6,7 @@
 # run.sh comm - only the rows about collectives, into docs/bench.md; two minutes. comm --quick: one short pass, only printed.
 # run.sh once - only the rows about kernels that are written once, into docs/bench.md; two minutes. once --quick: one short pass, only printed.
 # run.sh layers - only the cost of the layers check and trace, into docs/bench.md; three minutes.
+# run.sh ranks - only process groups beside raw MPI (MPICH from PyPI), into docs/bench.md; half a minute.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
@@ -17,8 +18,8 @@ warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
 case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | graphs | alloc | comm | once | layers | '') ;;
-    *) echo "usage: $0 [quick | cuda | graphs | layers | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
+    cuda | graphs | alloc | comm | once | layers | ranks | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs | layers | ranks | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
 esac
 case $only$short in
     "$only") ;;
@@ -168,6 +169,16 @@ layers() {
     [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/layers.md; } | part layers
 }
 if [ "$only" = layers ]; then layers; exit; fi
+# Process groups and raw MPI in the same two processes.
+ranks() {
+    local mpich
+    mpich=$(tests/ranks/install.sh) || { echo "process groups: not measured, $mpich"; return; }
+    $cc -std=gnu11 $flags $warn_c -I. -Ibench -isystem "$mpich/include" bench/ranks.c -o $out/ranks -L"$mpich/lib" -lmpi_abi -pthread -ldl -lm &&
+        LD_LIBRARY_PATH="$mpich/lib" timeout 300 "$mpich/bin/mpiexec" -n 2 $out/ranks $out >$out/ranks.md || { remark devstream "failed: bench/ranks.c"; return 1; }
+    cat $out/ranks.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE; MPICH 5.0.2, two ranks."; echo; cat $out/ranks.md; } | part ranks
+}
+if [ "$only" = ranks ]; then ranks; exit; fi
 case $only in
     graphs) graph_programs ;;
     alloc) alloc_programs ;;
@@ -220,6 +231,7 @@ echo && comm || status=1
 echo && once || status=1
 cuda || status=1
 echo && layers || status=1
+echo && ranks || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1
 else
