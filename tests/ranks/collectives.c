@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
         passed += !bad;
         failed += bad != 0;
         if (world.rank == 0)
-            printf("[ %s ] %s, %d ranks\n", bad ? " FAILED " : "      OK", t->name, world.size);
+            printf("%s  %s, %d ranks\n", bad ? "FAIL" : "ok  ", t->name, world.size);
         fflush(stdout);
     }
     if (world.rank == 0)

@@ -890,7 +890,7 @@ static int run_all(void) {
     }
     for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
         if (world.rank == 0)
-            printf("[ RUN      ] engine_mpi %s\n", tests[i].name);
+            printf("run   engine_mpi %s\n", tests[i].name);
         fflush(stdout);
         failures = 0;
         tests[i].fn();
@@ -898,7 +898,7 @@ static int run_all(void) {
         passed += !bad;
         failed += bad;
         if (world.rank == 0)
-            printf("[ %s ] engine_mpi %s\n", bad ? " FAILED " : "      OK", tests[i].name);
+            printf("%s  engine_mpi %s\n", bad ? "FAIL" : "ok  ", tests[i].name);
     }
     if (world.rank == 0)
         printf("engine_mpi, %d ranks: %d passed, %d failed\n", world.size, passed, failed);

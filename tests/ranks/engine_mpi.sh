@@ -22,10 +22,10 @@ build() { # PROGRAM FLAGS...: each in the background
 verdict() { # NAME STATUS FILE
     if [ "$2" = 0 ]; then
         passed=$((passed + 1))
-        echo "[       OK ] engine_mpi $1"
+        echo "ok    $1"
     else
         failed=$((failed + 1))
-        echo "[  FAILED  ] engine_mpi $1"
+        echo "FAIL  $1"
         tail -n 40 "$3"
     fi
 }
@@ -45,7 +45,7 @@ refused() { # NAME SENTENCE COMMAND...
     verdict "refused: $name" $? "$out/said"
 }
 
-mpich=$(tests/ranks/install.sh mpich) || { echo "$mpich"; echo "engine_mpi: 0 passed, 0 failed"; exit 0; }
+mpich=$(tests/ranks/install.sh mpich) || { echo "$mpich"; echo "engine: 0 passed, 0 failed"; exit 0; }
 openmpi=$(tests/ranks/install.sh openmpi) || { echo "$openmpi"; openmpi=; }
 
 build loaded &
@@ -103,5 +103,5 @@ if [ -n "$openmpi" ]; then
         expect "$mode, mpi.h of Open MPI" "$openmpi/bin/mpiexec" --oversubscribe -n 2 "$built/openmpi" $mode
     done
 fi
-echo "engine_mpi: $passed passed, $failed failed"
+echo "engine: $passed passed, $failed failed"
 [ $failed = 0 ]
