@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # run.sh - builds and runs the benchmarks, prints the table and writes docs/bench.md and docs/bench.svg; some 9 minutes.
 # run.sh cuda - only the CUDA driver's own cost, upon the stand-in for cudart, into docs/bench.md. (On a GPU: make check-gpu.)
-# run.sh graphs - only the rows about graphs, into docs/bench.md; half a minute.
+# run.sh graphs - only the rows about graphs, into docs/bench.md; a minute.
 # run.sh alloc - only the rows about the allocator, into docs/bench.md; alloc --quick: one short pass of devstream and the limit, only printed.
 # run.sh comm - only the rows about collectives, into docs/bench.md; two minutes. comm --quick: one short pass, only printed.
 # run.sh once - only the rows about kernels that are written once, into docs/bench.md; two minutes. once --quick: one short pass, only printed.
 # run.sh layers - only the cost of the layers check and trace, into docs/bench.md; three minutes.
-# run.sh ranks - only process groups beside raw MPI (MPICH from PyPI), into docs/bench.md; half a minute.
+# run.sh ranks - only process groups beside raw MPI (MPICH from PyPI), into docs/bench.md; a minute.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
 set -uo pipefail
