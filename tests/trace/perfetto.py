@@ -89,9 +89,11 @@ def arrows(slices):
     for wait in slices:
         if wait['cat'] == 'wait' and 'waits for' in wait['args']:
             track = wait['pid'], wait['tid'] - 1000000
-            behind = [e for e in slices if (e['pid'], e['tid']) == track and ns(e, 'ts') >= ns(wait, 'ts') + ns(wait, 'dur')]
+            # Operations without a duration may all have the time of the wait: those before it have smaller ids.
+            behind = [e for e in slices if (e['pid'], e['tid']) == track and e['args']['id'] > wait['args']['id']
+                      and ns(e, 'ts') >= ns(wait, 'ts') + ns(wait, 'dur')]
             if behind:
-                pairs[wait['args']['waits for'], min(behind, key=lambda e: e['ts'])['args']['id']] += 1
+                pairs[wait['args']['waits for'], min(behind, key=lambda e: (e['ts'], e['args']['id']))['args']['id']] += 1
     return pairs
 
 
