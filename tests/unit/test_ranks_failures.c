@@ -379,7 +379,7 @@ static void refused(rank *me) {
     if (me->rank == WRONG) {
         OK(all_reduce(me, sub, ds_float32(), COUNT, 0));
         OK(ds_ranks_abort(sub, "the first group"));
-        (void)ds_stream_synchronize(me->stream);
+        DS_IGNORE(ds_stream_synchronize(me->stream));
     }
     ds_result r = reduce(me);
     CHECK(r == DS_OK || r == DS_ERR_ABORTED || r == DS_ERR_FAILED);
