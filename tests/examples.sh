@@ -90,8 +90,8 @@ trace() { # trace NAME [ARGUMENT]... -- KIND:NAME=COUNT...
         # shellcheck disable=SC2086
         if ! DEVSTREAM_TRACE="$dir/trace.html" timeout 300 "$folder/$driver/$name" $arguments >"$dir/$driver" 2>&1; then
             reason="fails on $driver" && cat "$dir/$driver"
-        elif ! "$folder/expect" "$dir/trace.html" "$@"; then
-            reason="the trace is wrong on $driver"
+        elif ! wrong=$("$folder/expect" "$dir/trace.html" "$@"); then
+            reason="the trace is wrong on $driver: $wrong"
         fi
     done
     result "$name under the trace layer" "$reason"

@@ -11,8 +11,9 @@
       up a while after its operation was complete, if no older operation is pending; and at the end
       of the trace. The operation then has no times: those of another operation would be wrong.
    3. A wait does not end before the operation that it waited for, although the bases of two
-      devices, and the clocks of events and of CUPTI, differ by some microseconds. With CUPTI, whose
-      records come late, the wait is therefore written after that operation.
+      devices, and the clocks of events and of CUPTI, differ by some microseconds. The wait is
+      therefore written after that operation: in the round after the one that saw the wait complete,
+      since the operation is before it in the list; with CUPTI, when the operation has its records.
    4. The nodes of a launch are between its begin and its end, in lanes: each in the first one that
       is free.
 
@@ -98,8 +99,11 @@ static int ds__cuda_pair_is_settled(const ds__cuda_pair *p) {
         return 1;
     if (p->recorded || p->launches)
         return ds__cuda_pair_told(p) || ds__cuda_pair_is_late(p);
-    return p->record.kind != DS_ACTIVITY_WAIT || !p->record.cause_id || !ds__cupti_is_on() ||
-           !ds__cupti_is_listed(p->record.cause_id);
+    if (p->record.kind != DS_ACTIVITY_WAIT || !p->record.cause_id)
+        return 1;
+    if (p->complete_ns >= ds__cuda_activity.round_ns)
+        return 0; /* the pair of the cause may have been pending when this round looked at it */
+    return !ds__cupti_is_on() || !ds__cupti_is_listed(p->record.cause_id);
 }
 
 /* Moves the times of a record behind those of the records before. */
@@ -247,6 +251,7 @@ static ds__cuda_pair *ds__cuda_pairs_finish(ds__cuda_pair *list, ds__cuda_pair *
     ds__cuda_pair *kept = NULL;
     *out_last = NULL;
     ds__cuda_activity.pending_ns = UINT64_MAX;
+    ds__cuda_activity.round_ns = ds__now_ns();
     while (list) {
         ds__cuda_pair *p = list;
         list = p->next;

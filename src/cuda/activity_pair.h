@@ -94,6 +94,7 @@ static struct {
         uint64_t end_ns;
     } causes[DS__CUDA_CAUSES];
 
+    uint64_t round_ns;   /* when the collecting thread began to look at the list */
     uint64_t flushed_ns; /* the last flush of CUPTI */
     uint64_t pending_ns; /* enqueue time of the oldest operation that is not complete */
     int told_all;        /* 1: CUPTI has handed over all records of pairs */

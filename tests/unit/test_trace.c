@@ -200,6 +200,68 @@ static void test_a_wait_names_the_operation_it_waits_for(void **state) {
     ok(ds_shutdown());
 }
 
+#ifdef DEVSTREAM_CUDA
+static int (*cuda_query)(cudaEvent_t);
+static _Atomic int wants_delay, has_run;
+static gate cause_gate; /* keeps the operation for which the wait waits */
+
+/* The collecting thread sees the operation pending, and then the wait complete. */
+static int query_slowly(cudaEvent_t event) {
+    int code = cuda_query(event);
+    if (atomic_exchange(&wants_delay, 0)) {
+        atomic_store(&cause_gate.open, 1);
+        while (!atomic_load(&has_run))
+            usleep(100);
+    }
+    return code;
+}
+#endif
+
+/* The clock of the second device is 100 ms late. */
+static void test_a_wait_ends_after_its_cause_whatever_the_clocks(void **state) {
+    (void)state;
+#ifdef DEVSTREAM_CUDA
+    begin(NULL);
+    if (!ds_backend_is_available(DS_DEVICE_CUDA)) {
+        ok(ds_shutdown());
+        skip();
+    }
+    ds_event e;
+    ds_stream first = stream_on(ds_cuda(0), "first");
+    ds_stream second = stream_on(ds_cuda(1), "second");
+    ok(ds_event_create(0, NULL, &e));
+    cuda_query = (int (*)(cudaEvent_t))ds__cuda.cuEventQuery;
+    ds__cuda.cuEventQuery = query_slowly;
+    ok(ds_trace_start(&(ds_trace_desc){ .file = path_of("clocks.html") }));
+    ok(ds_stream_launch_host_func(second, set_flag, (void *)&has_run, NULL));
+    ok(ds_stream_synchronize(second));
+    ok(ds_trace_flush());
+    atomic_store(&has_run, 0);
+    ds__spinlock_lock(&ds__cuda_activity.lock);
+    for (int i = 0; i < 2; i++)
+        ds__cuda_activity.base[1][i].ns -= 100000000;
+    ds__spinlock_unlock(&ds__cuda_activity.lock);
+
+    ok(ds_stream_launch_host_func(first, gate_fn, &cause_gate, NULL));
+    ok(ds_event_record(e, first));
+    ok(ds_stream_wait_event(second, e));
+    ok(ds_stream_launch_host_func(second, set_flag, (void *)&has_run, NULL));
+    atomic_store(&wants_delay, 1);
+    ok(ds_stream_synchronize(second));
+    ok(ds_trace_stop());
+
+    trace_file t = read_trace(path_of("clocks.html"));
+    const trace_record *cause = trace_find(&t, find_call(&t, "ds_stream_wait_event", 0)->cause);
+    assert_string_equal(trace_text(&t, t.stream[cause->row].label), "first");
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(first));
+    ok(ds_stream_destroy(second));
+    ok(ds_shutdown());
+#else
+    skip();
+#endif
+}
+
 static void test_nodes_of_a_launch_have_records(void **state) {
     (void)state;
     begin(NULL);
@@ -1151,6 +1213,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_operation_is_in_the_trace),
         cmocka_unit_test(test_a_wait_names_the_operation_it_waits_for),
+        cmocka_unit_test(test_a_wait_ends_after_its_cause_whatever_the_clocks),
         cmocka_unit_test(test_nodes_of_a_launch_have_records),
         cmocka_unit_test(test_blocks_ranges_and_fills_are_in_the_trace),
         cmocka_unit_test(test_the_ring_keeps_the_last_records),
