@@ -5308,7 +5308,7 @@ static inline void ds__handed_over(int kind, const void *token, uint64_t stream)
 /* base/bookkeeping.h - memory for the library's own records.
 
    Allocates and frees memory with the allocator of ds_init, or with calloc and free.
-   ds__array_reserve lets an array grow.
+   ds__array_reserve lets an array grow; ds__hash is for their tables.
 
    Invariants: memory is zeroed. Objects that outlive ds_shutdown keep a copy of ds__allocator and
    return their memory with ds__release_to.
@@ -5363,6 +5363,13 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
     memcpy(array, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
+}
+
+static uint64_t ds__hash(const void *bytes, size_t size) {
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return hash ^ hash >> 32;
 }
 
 /* base/handle.h - handles and their tables.
@@ -9387,10 +9394,7 @@ typedef enum ds__ptx_class {
 
 /* Returns the number of a symbol, which is new if the body has not named it before. */
 static uint32_t ds__ptx_symbol_of(ds__ptx_uses *u, const ds__ptx_token *t) {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < t->size; i++)
-        hash = (hash ^ (unsigned char)t->at[i]) * 1099511628211u;
-    size_t slot = (size_t)(hash ^ hash >> 32) & u->slot_mask;
+    size_t slot = (size_t)ds__hash(t->at, t->size) & u->slot_mask;
     for (; u->slots[slot]; slot = (slot + 1) & u->slot_mask) {
         const ds__ptx_symbol *s = &u->symbols[u->slots[slot]];
         if (s->size == t->size && memcmp(s->name, t->at, t->size) == 0)

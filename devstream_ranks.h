@@ -405,7 +405,7 @@ DS__SEAM static void ds__os_host_name(char *out, size_t size) {
    After `abandon` they stay valid for good, since the engine may still use them.
    Locks: callers hold the group's lock, so the functions of one communicator never run at the same
    time; those of two communicators may. The functions take only locks of their own and call no
-   public function, except init, split and shrink, which run without a lock.
+   public function, except init, split and shrink, which run without the group's lock.
    Threads: any. */
 
 typedef enum ds__net_kind {
@@ -416,8 +416,9 @@ typedef enum ds__net_kind {
     DS__NET_GATHER,  /* the same; out and parts are used on the root only, `count`: bytes of in */
     DS__NET_SCATTER, /* in: all parts, on the root only; out: `count` bytes */
     DS__NET_REDUCE_SCATTER, /* in: all parts, one behind the other; out: the reduced part [rank] */
-    DS__NET_ALL_TO_ALL,     /* in: parts, one for each rank; out: out_parts, one from each rank */
-    DS__NET_EXCHANGE,       /* transfers */
+    DS__NET_ALL_TO_ALL, /* in: parts, one for each rank; out: out_parts, one from each rank; in and
+                           out do not overlap */
+    DS__NET_EXCHANGE,   /* transfers */
     DS__NET_BARRIER,
     DS__NET_KINDS
 } ds__net_kind;
@@ -508,8 +509,8 @@ typedef struct ds__ranks_engine {
    2. When the stream gets there, the operation has arrived. Arrived operations start in the order
       of the list. Complete operations pass in the order of the list: the timeline of the group,
       for which the streams wait, then has their number.
-   3. Whoever has time drives a group (ds__group_drive): a thread on which an operation arrives, a
-      host thread that waits, or the progress thread. A thread that finds the group locked raises
+   3. A group is driven (ds__group_drive) by a thread on which an operation arrives, a host thread
+      that waits, or the progress thread. A thread that finds the group locked raises
       `news` and leaves: the holder looks again.
    4. The first failure of a group ends all its operations, and every later call.
 
@@ -536,9 +537,9 @@ typedef struct ds__group ds__group;
 enum { DS__RANKS_AWAKE, DS__RANKS_NAPS, DS__RANKS_SLEEPS };
 
 /* States of an operation. */
-enum { DS__ROP_LISTED, DS__ROP_COMPARING, DS__ROP_STARTED, DS__ROP_COMPLETE };
+enum { DS__ROP_LISTED, DS__ROP_COMPARING, DS__ROP_STARTED };
 
-/* What an operation is, for messages, the recorder and the comparison between ranks. */
+/* Describes an operation for messages, the recorder and the comparison between ranks. */
 typedef struct ds__rcall {
     const char *fn;
     ds_site site;
@@ -639,7 +640,6 @@ struct ds__group {
     ds__rop *start;     /* the first one that has not started */
     uint64_t heard;     /* time at which other ranks were asked for a failure */
     _Atomic int failed; /* 1: `code` and `reason` are set */
-    int abandoned;      /* operations that the engine may still work on */
     ds_result code;
     char reason[DS__RANKS_REASON];
 };
@@ -667,9 +667,9 @@ typedef struct ds__rword {
 static struct {
     ds__mutex lock;
     ds__group *groups;
-    ds__spinlock failure_lock; /* of the next two lists; no other lock is taken under it */
+    ds__spinlock failure_lock; /* of `failures` and `words`; no other lock is taken under it */
     ds__rfailure *failures;
-    ds__spinlock capture_lock;     /* of the next list */
+    ds__spinlock capture_lock;     /* of `captures` */
     struct ds__rcapture *captures; /* that graphs have */
     ds__rword
         *words; /* without users; freed by ds_shutdown, since CUDA waits for all devices then */
@@ -1308,11 +1308,17 @@ static void ds__recorder_set(ds__recorder *r, uint64_t number, ds__recorder_stat
 /* ranks/record.h - groups and operations in the flight recorder.
 
    Records a group and its operations: ds__group_record and ds__rop_record fill in what the recorder
-   needs. ds__rop_name names operations in records of activity.
+   needs. ds__net_names are the names in records of activity and messages.
 
    Invariants: each transfer of an exchange has an entry of its own.
    Locks: `list_lock` of the group is held in ds__rop_record.
    Threads: any. */
+
+/* Names of operations, by ds__net_kind. */
+static const char *const ds__net_names[DS__NET_KINDS] = {
+    "all_reduce", "reduce",         "broadcast",  "all_gather", "gather",
+    "scatter",    "reduce_scatter", "all_to_all", "exchange",   "barrier"
+};
 
 static void ds__group_record(const ds__group *g) {
     ds__recorder_group_add(g->recorder,
@@ -1342,21 +1348,6 @@ static ds__recorder_verb ds__rop_verb(const ds__rcall *c) {
         [DS__NET_BARRIER] = DS__RECORDER_BARRIER
     };
     return verbs[c->kind];
-}
-
-/* Returns the name of an operation in records of activity. */
-static const char *ds__rop_name(const ds__rcall *c) {
-    static const char *const names[DS__NET_KINDS] = { [DS__NET_ALL_REDUCE] = "all_reduce",
-                                                      [DS__NET_REDUCE] = "reduce",
-                                                      [DS__NET_BROADCAST] = "broadcast",
-                                                      [DS__NET_ALL_GATHER] = "all_gather",
-                                                      [DS__NET_GATHER] = "gather",
-                                                      [DS__NET_SCATTER] = "scatter",
-                                                      [DS__NET_REDUCE_SCATTER] = "reduce_scatter",
-                                                      [DS__NET_ALL_TO_ALL] = "all_to_all",
-                                                      [DS__NET_EXCHANGE] = "exchange",
-                                                      [DS__NET_BARRIER] = "barrier" };
-    return names[c->kind];
 }
 
 /* Records an operation that has its numbers. */
@@ -1414,7 +1405,7 @@ static void ds__rop_status(const ds__group *g, const ds__rop *op, ds__recorder_s
 
    Invariants: a group keeps its first failure. Its timeline has then passed all numbers.
    Locks: ds__group_fail and ds__group_fail_op expect the group's lock. `failure_lock` guards the
-   list of failures.
+   list of failures and, in ranks/capture.h, that of words.
    Threads: any. */
 
 /* ---- failures that drivers do not report ----------------------------------------------------- */
@@ -1477,16 +1468,13 @@ static const char *ds__group_name(const ds__group *g) {
 
 /* Ends an operation of a group that fails or has failed, once. `lock` is held. */
 static void ds__group_drop_op(ds__group *g, ds__rop *op, uint64_t now) {
-    int begun = op->state == DS__ROP_COMPARING || op->state == DS__ROP_STARTED;
+    int begun = op->state != DS__ROP_LISTED;
     if (op->dropped)
         return;
     op->dropped = 1;
-    if (begun) {
+    if (begun)
         g->engine->abandon(g->comm, &op->request);
-        g->abandoned++;
-    }
-    if (op->state != DS__ROP_COMPLETE)
-        ds__rop_status(g, op, begun ? DS__RECORDER_ABANDONED : DS__RECORDER_FAILED, now);
+    ds__rop_status(g, op, begun ? DS__RECORDER_ABANDONED : DS__RECORDER_FAILED, now);
     if (op->word)
         __atomic_store_n(op->word, 1, __ATOMIC_SEQ_CST);
     if (g->driver->type == DS_DEVICE_CUDA)
@@ -1551,7 +1539,7 @@ static ds_result ds__group_report(ds__group *g) {
    Locks: the group's lock is held.
    Threads: any. */
 
-/* What must agree: 16 bytes. */
+/* The part of a signature on which all ranks must agree. */
 typedef struct ds__signature {
     uint8_t kind;
     uint8_t op; /* and the step of the collective */
@@ -1565,11 +1553,6 @@ typedef struct ds__signature {
 _Static_assert(sizeof(ds__signature) == 16, "a signature has no gap");
 
 enum { DS__SIGNATURE_SITE = DS__RANKS_SIGNATURE - sizeof(ds__signature) };
-
-static const char *const ds__net_names[DS__NET_KINDS] = {
-    "all_reduce", "reduce",         "broadcast",  "all_gather", "gather",
-    "scatter",    "reduce_scatter", "all_to_all", "exchange",   "barrier"
-};
 
 /* Writes the signature of an operation and the end of its call site. */
 static void ds__compare_write(ds__rop *op) {
@@ -1652,8 +1635,8 @@ static ds_result ds__compare_end(ds__group *g, ds__rop *op) {
    Policy:
    1. Only the first operation that is not complete is tested: operations pass in order, and any
       test lets the engine work on all of them.
-   2. An operation that arrives on a thread is tested there for a moment, if it is small. On an idle
-      stream that thread is the caller, and the operation is often over before the call returns.
+   2. The thread on which a small operation arrives tests it for up to DS__RANKS_SPIN_NS. On an idle
+      stream that is the calling thread, so the operation is often complete when the call returns.
    3. A host thread that waits tests until its work is complete, or no test has made progress for
       100 us. The progress thread tests without a pause for 20 us after progress, then at intervals
       that grow to a millisecond. It leaves the work to host threads that drive groups. It sleeps
@@ -1681,8 +1664,8 @@ static void ds__group_hear(ds__group *g) {
     ds__group_fail(g, r, text, 0);
 }
 
-/* Fails the group with the sentence that an engine's function has stored for this thread, or with
-   the failure of another rank, because of which the engine has failed here. */
+/* Fails the group with the error text that the engine has stored for this thread, or with the
+   failure of another rank, because of which the engine has failed here. */
 static void ds__group_fail_engine(ds__group *g, const ds__rop *op, ds_result code) {
     const char *text = strstr(ds__tls.aside, ": ");
     ds__group_hear(g);
@@ -1762,9 +1745,17 @@ static int ds__group_test_op(ds__group *g, uint64_t now) {
         ds__group_fail_engine(g, op, r);
         return 0;
     }
-    op->state = DS__ROP_COMPLETE;
     ds__rop_status(g, op, DS__RECORDER_COMPLETE, now);
     return 1;
+}
+
+/* Returns an operation to the free list. */
+static void ds__rop_give_back(ds__rop *op) {
+    ds__group *g = op->group;
+    ds__spinlock_lock(&g->list_lock);
+    op->next = g->free_ops;
+    g->free_ops = op;
+    ds__spinlock_unlock(&g->list_lock);
 }
 
 /* Takes the first operation, which has arrived, from the list. `lock` is held. */
@@ -1774,12 +1765,8 @@ static void ds__group_take_op(ds__group *g, int reusable) {
     if (!g->head)
         g->tail = NULL;
     atomic_fetch_sub(&ds__drive.open, 1);
-    if (!reusable)
-        return;
-    ds__spinlock_lock(&g->list_lock);
-    op->next = g->free_ops;
-    g->free_ops = op;
-    ds__spinlock_unlock(&g->list_lock);
+    if (reusable)
+        ds__rop_give_back(op);
 }
 
 /* Passes the operations that are complete. `lock` is held. */
@@ -1788,14 +1775,14 @@ static void ds__group_pass_ops(ds__group *g, uint64_t now) {
     while (ds__group_test_op(g, now)) {
         ds__rop *op = g->head;
         passed = op->number;
+        /* If the next test fails, this operation has not failed. */
+        atomic_store(&g->passed, passed);
         if (op->word)
             __atomic_store_n(op->word, 1, __ATOMIC_SEQ_CST);
         ds__group_take_op(g, 1);
     }
-    if (!passed)
-        return;
-    atomic_store(&g->passed, passed);
-    g->driver->timeline_pass(g->timeline, passed);
+    if (passed)
+        g->driver->timeline_pass(g->timeline, passed);
 }
 
 /* After a failure, takes the operations that have arrived from the list. Those on which the engine
@@ -1807,9 +1794,8 @@ static void ds__group_clear_ops(ds__group *g) {
     while (g->head) {
         ds__rop *op = g->head;
         if (atomic_load(&op->arrived)) {
-            int begun = op->state == DS__ROP_COMPARING || op->state == DS__ROP_STARTED;
             ds__group_drop_op(g, op, now);
-            ds__group_take_op(g, !begun || g->engine->cancels);
+            ds__group_take_op(g, op->state == DS__ROP_LISTED || g->engine->cancels);
             continue;
         }
         g->head = op->next;
@@ -1952,15 +1938,16 @@ static void ds__ranks_wait(ds_result (*query_fn)(void *object), void *object) {
     while (ds__tls.awaited && atomic_load(&ds__drive.open) && now - since < PATIENCE_NS &&
            query_fn(object) == DS_NOT_READY)
         now = ds__ranks_step_timed(now, &since);
-    atomic_fetch_sub(&ds__ranks.hosts, 1);
+    if (atomic_fetch_sub(&ds__ranks.hosts, 1) == 1 && atomic_load(&ds__drive.open))
+        ds__ranks_wake(1); /* operations that arrived meanwhile have not woken it */
 }
 
-/* Sleeps until it is woken, or for at most this time. */
-static void ds__ranks_sleep(uint64_t ns) {
+/* Sleeps until it is woken, or for at most this time. open: of base/drive.h, when the caller chose
+   the time. */
+static void ds__ranks_sleep(int open, uint64_t ns) {
     uint32_t word = atomic_load(&ds__ranks.word);
-    int open = atomic_load(&ds__drive.open);
     atomic_store(&ds__ranks.asleep, ns == DS__FOREVER ? DS__RANKS_SLEEPS : DS__RANKS_NAPS);
-    /* an arrival since the look at `open` may have found the thread awake */
+    /* an operation that has arrived since then may have found the thread awake */
     if (atomic_load(&ds__drive.open) <= open && !atomic_load(&ds__ranks.quit))
         ds__futex_wait(&ds__ranks.word, word, ns);
     atomic_store(&ds__ranks.asleep, DS__RANKS_AWAKE);
@@ -1991,7 +1978,7 @@ static void *ds__ranks_main(void *unused) {
             ds__os_yield();
             continue;
         }
-        ds__ranks_sleep(!open && now - since > LINGER_NS ? DS__FOREVER : nap);
+        ds__ranks_sleep(open, !open && now - since > LINGER_NS ? DS__FOREVER : nap);
         nap = nap + nap / 4 < LONG_NAP_NS ? nap + nap / 4 : LONG_NAP_NS;
     }
     return NULL;
@@ -2083,7 +2070,7 @@ static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t dead
     }
 }
 
-/* What each rank tells when a group is created. */
+/* Values that each rank sends when a group is created. */
 typedef struct ds__hello {
     uint64_t owns;
     uint64_t type;  /* of its devices */
@@ -2092,7 +2079,7 @@ typedef struct ds__hello {
     uint64_t world; /* rank of the file of the flight recorder, or of the group */
 } ds__hello;
 
-/* Compares what the ranks have told, and numbers the devices. */
+/* Checks that the ranks agree, and numbers the devices of the group. */
 static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
     g->id = all[0].id;
     for (int i = 0; i < g->size; i++) {
@@ -2114,31 +2101,32 @@ static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
 /* Exchanges the numbers of devices. */
 static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
     size_t n = (size_t)g->size;
-    ds__hello mine = { .owns = g->owns,
-                       .type = (uint64_t)g->own[0].type,
-                       .id = g->id,
-                       .flags = g->flags & DS_RANKS_COMPARE,
-                       .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
     g->first = ds__host_alloc((n + 1) * sizeof *g->first);
     g->world = ds__host_alloc(n * sizeof *g->world);
-    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + sizeof mine));
+    size_t *parts = ds__host_alloc(n * 2 * sizeof *parts + (n + 1) * sizeof(ds__hello));
     if (!g->first || !g->world || !parts) {
         ds__host_free(parts);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
     }
     ds__hello *all = (ds__hello *)(void *)(parts + 2 * n);
     for (size_t i = 0; i < n; i++) {
-        parts[i] = sizeof mine;
-        parts[n + i] = i * sizeof mine;
+        parts[i] = sizeof *all;
+        parts[n + i] = i * sizeof *all;
     }
+    all[n] = (ds__hello){ .owns = g->owns,
+                          .type = (uint64_t)g->own[0].type,
+                          .id = g->id,
+                          .flags = g->flags & DS_RANKS_COMPARE,
+                          .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
     ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = &mine, .out = all, .parts = { parts, parts + n }
+        .kind = DS__NET_ALL_GATHER, .in = &all[n], .out = all, .parts = { parts, parts + n }
     };
     ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    if (r < 0 && !g->engine->cancels)
+        return r; /* the engine may still use the memory */
     if (r == DS_OK)
         r = ds__group_number(g, all);
-    if (r != DS_ERR_TIMEOUT) /* else the engine may still use them */
-        ds__host_free(parts);
+    ds__host_free(parts);
     return r;
 }
 
@@ -2156,7 +2144,7 @@ static void ds__group_free_list(ds__rtemp *list) {
     }
 }
 
-/* Frees what a group has. No operation of its list is used any more. */
+/* Frees the resources of a group. No operation of its list is used any more. */
 static void ds__group_clear(ds__group *g) {
     atomic_fetch_sub(&ds__drive.groups, g->counted);
     if (g->comm)
@@ -2201,7 +2189,7 @@ static ds_result ds__group_describe(ds__group *g, const ds_ranks_desc *desc) {
     return DS_OK;
 }
 
-/* What a group is created of. */
+/* Arguments of ds__group_create. */
 typedef struct ds__group_start {
     const ds__ranks_engine *engine;
     ds__net_comm comm;
@@ -2246,12 +2234,11 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
     atomic_store(&g->passed, base);
     ds__group_record(g);
     ds__mutex_lock(&ds__ranks.lock);
-    r = ds__ranks_thread_start();
     g->next = ds__ranks.groups;
     ds__ranks.groups = g;
     ds__mutex_unlock(&ds__ranks.lock);
     out->id = ds__handle_of(&g->slot);
-    return r;
+    return DS_OK;
 }
 
 /* Called when no thread has a pin of the group any more. */
@@ -2290,31 +2277,35 @@ static void ds__group_unlist(ds__group *g) {
     ds__mutex_unlock(&ds__ranks.lock);
 }
 
-/* Waits until all operations have passed, or the group has failed. Returns 1 if it has failed. */
-static int ds__group_drain(ds__group *g) {
+/* Returns the number of the last operation of the group. */
+static uint64_t ds__group_listed(ds__group *g) {
+    ds__spinlock_lock(&g->list_lock);
+    uint64_t listed = g->listed;
+    ds__spinlock_unlock(&g->list_lock);
+    return listed;
+}
+
+/* Waits until all operations have passed, or the group has failed. Returns 0 at the deadline. */
+static int ds__group_drain(ds__group *g, uint64_t deadline) {
     uint64_t nap = 2000;
-    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < g->listed) {
+    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < ds__group_listed(g)) {
+        if (ds__now_ns() > deadline)
+            return 0;
         ds__group_drive(g);
         ds__os_sleep(nap);
         nap = nap < 500000 ? nap * 2 : nap;
     }
-    return atomic_load(&g->failed);
+    return 1;
 }
 
 /* Waits until all operations of the group have passed, so that the engine can be used between
    them. `calls` is held. */
 static ds_result ds__group_settle(ds__group *g, uint64_t deadline) {
-    uint64_t nap = 2000;
-    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < g->listed) {
-        if (ds__now_ns() > deadline)
-            return ds__fail(DS_ERR_TIMEOUT,
-                            "earlier operations of group \"%s\" are not complete within the time "
-                            "limit",
-                            ds__group_name(g));
-        ds__group_drive(g);
-        ds__os_sleep(nap);
-        nap = nap < 500000 ? nap * 2 : nap;
-    }
+    if (!ds__group_drain(g, deadline))
+        return ds__fail(DS_ERR_TIMEOUT,
+                        "earlier operations of group \"%s\" are not complete within the time "
+                        "limit",
+                        ds__group_name(g));
     return ds__group_report(g);
 }
 
@@ -2323,10 +2314,7 @@ static uint64_t ds__ranks_id(uint64_t parent, uint32_t number, int color) {
     if (!parent)
         return ds__os_cookie();
     uint64_t words[3] = { parent, number, (uint64_t)(int64_t)color };
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < sizeof words; i++)
-        hash = (hash ^ ((const unsigned char *)words)[i]) * 1099511628211u;
-    return hash;
+    return ds__hash(words, sizeof words);
 }
 
 /* Ends a group whose handle was found; the caller has a pin, which ends, too. A group that has
@@ -2334,7 +2322,8 @@ static uint64_t ds__ranks_id(uint64_t parent, uint32_t number, int color) {
    arrived yet. */
 static void ds__group_end(ds__group *g) {
     atomic_store(&g->finalized, 1);
-    if (ds__group_drain(g))
+    (void)ds__group_drain(g, UINT64_MAX);
+    if (atomic_load(&g->failed))
         ds__ref(g);
     else
         ds__group_free_temps(g, UINT64_MAX);
@@ -2355,7 +2344,7 @@ static void ds__group_end(ds__group *g) {
    Locks: `calls` of the group is held.
    Threads: any. */
 
-/* Returns an operation with room for tables at `tables`; NULL: no memory, with the sentence. */
+/* Returns an operation with room for tables at `tables`; NULL: no memory; the error is stored. */
 static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
     ds__spinlock_lock(&g->list_lock);
     ds__rop *op = g->free_ops;
@@ -2391,14 +2380,6 @@ static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
     return op;
 }
 
-static void ds__rop_give_back(ds__rop *op) {
-    ds__group *g = op->group;
-    ds__spinlock_lock(&g->list_lock);
-    op->next = g->free_ops;
-    g->free_ops = op;
-    ds__spinlock_unlock(&g->list_lock);
-}
-
 /* Adds an operation to its group, and gives it its number. */
 static void ds__rop_add(ds__rop *op) {
     ds__group *g = op->group;
@@ -2416,21 +2397,34 @@ static void ds__rop_add(ds__rop *op) {
     ds__spinlock_unlock(&g->list_lock);
 }
 
+/* Returns the text of an error without its call, which stands before it. */
+static const char *ds__error_reason(const ds__kept_error *error) {
+    const char *call = strstr(error->text, ": ds_");
+    const char *reason = call ? strstr(call + 2, ": ") : NULL;
+    return reason ? reason + 2 : error->text;
+}
+
 /* Fails the group, since an operation that has a number could not be enqueued. */
 static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
     ds__group *g = op->group;
     int taken = atomic_load(&op->remote.taken);
     ds__kept_error error;
     ds__error_save(&error);
-    const char *reason = strstr(error.text, ": ds_");
-    reason = reason ? strstr(reason + 2, ": ") : NULL;
     ds__spinlock_lock(&g->lock);
-    ds__group_fail_op(g, op, r, "%s", reason ? reason + 2 : error.text);
+    ds__group_fail_op(g, op, r, "%s", ds__error_reason(&error));
     ds__spinlock_unlock(&g->lock);
     if (!taken)
         (void)ds__rop_begin(&op->remote, DS__REMOTE_FAILED);
     ds__error_restore(&error);
     return r;
+}
+
+/* Submits the work of an operation; the stream must not capture. */
+static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
+    ds_result r = ds__stream_submit(s, o);
+    return r == DS__CHANGED
+               ? ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "another thread began to capture the stream")
+               : r;
 }
 
 /* Enqueues an operation, which moves this many bytes, on a stream, and the wait for it. number:
@@ -2443,13 +2437,11 @@ static ds_result ds__rop_submit(ds__rop *op, ds__stream *s, size_t bytes, uint64
     o.u.remote.begin = &op->remote;
     o.u.remote.timeline = number ? NULL : g->timeline;
     o.u.remote.upto = op->number;
-    o.u.remote.name = ds__rop_name(&op->call);
+    o.u.remote.name = ds__net_names[op->call.kind];
     o.u.remote.bytes = bytes;
     if (number)
         *number = op->number;
-    ds_result r = ds__stream_submit(s, &o);
-    if (r == DS__CHANGED)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "another thread began to capture the stream");
+    ds_result r = ds__rop_enqueue(s, &o);
     return r < 0 ? ds__rop_refused(op, r) : DS_OK;
 }
 
@@ -2460,8 +2452,8 @@ static ds_result ds__rop_wait(const ds__group *g, ds__stream *s, const ds__rcall
     o.u.remote.begin = NULL;
     o.u.remote.timeline = g->timeline;
     o.u.remote.upto = number;
-    o.u.remote.name = ds__rop_name(call);
-    return ds__stream_submit(s, &o);
+    o.u.remote.name = ds__net_names[call->kind];
+    return ds__rop_enqueue(s, &o);
 }
 
 /* ranks/capture.h - operations of a group in graphs.
@@ -2471,8 +2463,8 @@ static ds_result ds__rop_wait(const ds__group *g, ds__stream *s, const ds__rcall
 
    Policy: each launch that gets to the host function makes a new operation of the group, whose
    number and place in the order are those of this moment. If the group has failed or was finalized,
-   the operation does nothing, and the graph goes on: the failure is that of the group
-   (ds_ranks_get_status).
+   the operation is skipped and the graph continues; ds_ranks_get_status reports the
+   failure.
 
    Invariants: a graph launches one after the other, so one operation at a time uses the word. The
    group lives as long as the graphs, or until ds_shutdown, which ends groups before graphs.
@@ -2748,6 +2740,7 @@ typedef struct ds__stage {
     int joined;   /* 1: the leading stream has waited for the others */
     int opened;   /* 1: `calls` is held */
     int observed; /* 1: observers know of the call */
+    int enqueued; /* 1: an operation of the engine is */
     unsigned step;
     ds__stile *in;
     ds__stile *out;
@@ -2832,7 +2825,7 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->temps = NULL;
     st->chunks = NULL;
     st->lead = NULL;
-    st->capturing = st->joined = st->opened = st->observed = 0;
+    st->capturing = st->joined = st->opened = st->observed = st->enqueued = 0;
     st->step = 0;
     st->used = 0;
     st->ins = st->outs = 0;
@@ -2909,7 +2902,7 @@ static ds_result ds__stage_check_types(const ds__stage *st) {
     ds_dtype a = st->call.dtype;
     for (size_t i = 0; i < st->ins + st->outs; i++) {
         ds_dtype b = st->in[i].d.dtype;
-        if (a.code != b.code || a.bits != b.bits || a.lanes != b.lanes)
+        if (!(ds_dtype_equal)(a, b))
             return ds__fail(DS_ERR_INVALID_VALUE, "%s tensor at index %zu has type %s, others %s",
                             i < st->ins ? "input" : "output", i < st->ins ? i : i - st->ins,
                             ds__dtype_name(b, name[0]), ds__dtype_name(a, name[1]));
@@ -3013,10 +3006,40 @@ static ds_result ds__stage_note_uses(ds__stage *st) {
     return r;
 }
 
+/* Fails the group after a call that was enqueued in part: the other ranks wait for the rest, and
+   later operations would not meet theirs. */
+__attribute__((cold, noinline)) static void ds__stage_break(ds__stage *st, ds_result r) {
+    ds__group *g = st->g;
+    ds__kept_error error;
+    ds__error_save(&error);
+    ds__rop op = { .call = st->call, .number = ds__group_listed(g) };
+    ds__spinlock_lock(&g->lock);
+    ds__group_fail_op(g, &op, r, "was enqueued in part: %s", ds__error_reason(&error));
+    ds__spinlock_unlock(&g->lock);
+    ds__error_restore(&error);
+}
+
+/* Leaves the temporary memory to the group, until the operations of the call have passed. */
+static void ds__stage_keep_temps(ds__stage *st) {
+    ds__group *g = st->g;
+    uint64_t listed = st->temps ? ds__group_listed(g) : 0;
+    while (st->temps) {
+        ds__rtemp *t = st->temps;
+        st->temps = t->next;
+        t->number = st->capturing ? 0 : listed;
+        t->next = g->temps;
+        g->temps = t;
+    }
+    if (st->capturing)
+        ds__group_free_temps(g, 0); /* in the order of the capture */
+}
+
 /* Ends the call, and returns its result. */
 static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     ds__group *g = st->g;
     if (st->opened) {
+        if (DS__UNLIKELY(r < 0 && st->enqueued))
+            ds__stage_break(st, r);
         for (size_t i = 1; i < st->count && st->joined; i++) {
             ds_result one = ds__wait_stream(st->stream[i], st->stream[0]);
             r = r < 0 ? r : one;
@@ -3026,15 +3049,7 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
         ds__tls.unwatched--;
         if (st->observed)
             ds__stage_observe(st, DS__SEEN_END, r);
-        while (st->temps) {
-            ds__rtemp *t = st->temps;
-            st->temps = t->next;
-            t->number = st->capturing ? 0 : g->listed;
-            t->next = g->temps;
-            g->temps = t;
-        }
-        if (st->capturing)
-            ds__group_free_temps(g, 0); /* in the order of the capture */
+        ds__stage_keep_temps(st);
         ds__mutex_unlock(&g->calls);
     }
     if (r < 0 && st->opened && atomic_load(&g->failed))
@@ -3234,13 +3249,14 @@ static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
     }
     if (DS__UNLIKELY(st->capturing))
         return ds__capture_rop(st->stream[0], op, op->used_bytes);
+    st->enqueued = 1;
     return ds__rop_submit(op, st->lead, bytes, NULL);
 }
 
 /* ranks/parts.h - parts of tensors for the ranks of a group.
 
    Computes the tables of operations with a part for each rank (ds__net_parts), and divides tensors
-   into slices, one for each rank (ds__slices).
+   into slices, one for each rank (ds__slices). Packs the tensors of this rank (ds__tiles_source).
 
    Invariants: a table has the sizes of all parts, then their offsets. The parts of the devices of a
    rank lie one behind the other, in the order of the group.
@@ -3367,6 +3383,26 @@ static int64_t ds__size_of(const ds__stage *st, const int64_t *sizes, int64_t al
     return sizes ? sizes[k] : all / (int64_t)st->g->devices;
 }
 
+/* Returns the bytes of `count` tensors. */
+static size_t ds__tiles_bytes(const ds__stile *tile, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += tile[i].d.bytes;
+    return bytes;
+}
+
+/* Gives memory of the engine with these tensors of the rank, one behind the other: the memory of a
+   single tensor if that is possible. */
+static ds_result ds__tiles_source(ds__stage *st, const ds__stile *tile, size_t count,
+                                  ds__smem *out) {
+    if (count == 1)
+        return ds__stage_source(st, tile, out);
+    DS__TRY(ds__stage_buffer(st, ds__tiles_bytes(tile, count), out));
+    for (size_t i = 0; i < count; i++)
+        DS__TRY(ds__stage_pack(st, &tile[i], ds__smem_at(*out, ds__tiles_bytes(tile, i))));
+    return DS_OK;
+}
+
 /* ranks/arguments.h - checks of the tensors of a collective of a group.
 
    Checks shapes (ds__stage_check_shapes, ds__stage_check_parts) and shared memory
@@ -3410,6 +3446,14 @@ static ds_result ds__stage_check_shapes(const ds__stage *st, size_t first, size_
                 ds__shape_text(a->ndim, a->shape, text[1], sizeof text[1]));
     }
     return DS_OK;
+}
+
+/* Returns the index on its rank of the root's device, and 1 in *out_here if that rank is this
+   one. */
+static size_t ds__stage_root(const ds__stage *st, int *out_rank, int *out_here) {
+    *out_rank = ds__group_rank_of(st->g, st->options->root);
+    *out_here = *out_rank == st->g->rank;
+    return *out_here ? st->options->root - st->g->first[*out_rank] : 0;
 }
 
 /* Requires that the single tensor is there on the rank of the root, and NULL elsewhere. */
@@ -3569,6 +3613,7 @@ static ds_result ds__piece_begin(ds__stage *st, ds__net_piece *p, ds__net_kind k
     op->net.in = op->net.out = p->mem.at;
     op->net.root = root;
     op->net.count = (size_t)p->elements * (kind == DS__NET_BROADCAST ? item : 1);
+    st->enqueued = 1;
     return ds__rop_submit(op, st->lead, (size_t)p->elements * item, &p->number);
 }
 
@@ -3676,16 +3721,6 @@ static int ds__stile_is_on_lead(const ds__stile *tile) {
            (ds_tensor_is_contiguous)(&tile->t);
 }
 
-/* Packs all inputs of the rank one behind the other, or gives the single one in place. */
-static ds_result ds__stage_pack_inputs(ds__stage *st, ds__smem *out) {
-    if (st->ins == 1)
-        return ds__stage_source(st, &st->in[0], out);
-    DS__TRY(ds__stage_buffer(st, st->ins * st->in[0].d.bytes, out));
-    for (size_t i = 0; i < st->ins; i++)
-        DS__TRY(ds__stage_pack(st, &st->in[i], ds__smem_at(*out, i * st->in[i].d.bytes)));
-    return DS_OK;
-}
-
 /* ---- order of the engine --------------------------------------------------------------------- */
 
 static int ds__reduce_is_by_engine(const ds__stage *st) {
@@ -3754,7 +3789,7 @@ static ds_result ds__reduce_gather(ds__stage *st, int root, ds__smem *out) {
     size_t bytes = st->in[0].d.bytes;
     ds__net_kind kind = root < 0 ? DS__NET_ALL_GATHER : DS__NET_GATHER;
     out->at = NULL;
-    DS__TRY(ds__stage_pack_inputs(st, &in));
+    DS__TRY(ds__tiles_source(st, st->in, st->ins, &in));
     if (root < 0 || root == g->rank)
         DS__TRY(ds__stage_buffer(st, g->devices * bytes, out));
     ds__rop *op = ds__stage_op(st, kind, ds__parts_bytes(g));
@@ -3872,9 +3907,9 @@ static ds_result ds__across_all_reduce(ds__stage *st, const ds__comm_call *c) {
 }
 
 static ds_result ds__across_reduce(ds__stage *st, const ds__comm_call *c) {
-    int root = ds__group_rank_of(st->g, st->options->root);
-    int here = root == st->g->rank;
-    size_t device = here ? st->options->root - st->g->first[root] : 0;
+    int root;
+    int here;
+    size_t device = ds__stage_root(st, &root, &here);
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_single(st, c->out[0], here, "out"));
     DS__TRY(ds__stage_tensors(st, c->in, c->in_count, c->out, here ? 1 : 0, device));
@@ -3887,18 +3922,9 @@ static ds_result ds__across_reduce(ds__stage *st, const ds__comm_call *c) {
 
 /* ---- reduce_scatter -------------------------------------------------------------------------- */
 
-/* Elements of the output of device i of the rank, and their offset in the slice of the rank. */
-static size_t ds__part_of_own(const ds__stage *st, size_t i, size_t *out_at) {
-    *out_at = 0;
-    for (size_t k = 0; k < i; k++)
-        *out_at += (size_t)st->out[k].d.count;
-    return (size_t)st->out[i].d.count;
-}
-
 static ds_result ds__reduce_scatter_by_engine(ds__stage *st, const ds__slices *slices) {
     ds__smem in;
     ds__smem out;
-    size_t at;
     DS__TRY(ds__reduce_local(st, &in));
     int direct = st->outs == 1 && ds__stile_is_direct(st, &st->out[0]) &&
                  !ds__stage_overlaps(&st->out[0].d, &st->in[0].d);
@@ -3913,28 +3939,25 @@ static ds_result ds__reduce_scatter_by_engine(ds__stage *st, const ds__slices *s
     op->net.out = out.at;
     op->net.parts = ds__parts_of_slices(st->g, op->tables, slices, 1);
     DS__TRY(ds__stage_net(st, op, st->in[0].d.bytes));
-    for (size_t i = 0; i < st->outs; i++) {
-        (void)ds__part_of_own(st, i, &at);
-        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__smem_at(out, at * slices->item)));
-    }
+    for (size_t i = 0; i < st->outs; i++)
+        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__smem_at(out, ds__tiles_bytes(st->out, i))));
     return DS_OK;
 }
 
 static ds_result ds__reduce_scatter_fixed(ds__stage *st, const ds__slices *slices) {
     ds__smem all;
     ds__smem sum;
-    size_t at;
     size_t mine = ds__slice_bytes(slices, st->g->rank);
     DS__TRY(ds__reduce_exchange(st, slices, &all));
     for (size_t i = 0; i < st->outs; i++) {
         const ds__stile *to = &st->out[i];
-        if (!ds__part_of_own(st, i, &at))
+        if (!to->d.count)
             continue;
         sum = ds__stile_memory(to);
         if (!ds__stile_is_on_lead(to))
             DS__TRY(ds__stage_lead_buffer(st, to->d.bytes, &sum));
-        DS__TRY(ds__stage_reduce(st, ds__smem_at(all, at * slices->item), mine, st->g->devices, sum,
-                                 to->d.count));
+        DS__TRY(ds__stage_reduce(st, ds__smem_at(all, ds__tiles_bytes(st->out, i)), mine,
+                                 st->g->devices, sum, to->d.count));
         DS__TRY(ds__stage_unpack(st, to, sum));
     }
     return DS_OK;
@@ -3973,14 +3996,6 @@ static ds_result ds__across_reduce_scatter(ds__stage *st, const ds__comm_call *c
    Invariants: see ranks/stage.h.
    Locks: `calls` of the group is held.
    Threads: caller's threads. */
-
-/* Returns the index on its rank of the root's device, and 1 in *out_here if that rank is this
-   one. */
-static size_t ds__stage_root(const ds__stage *st, int *out_rank, int *out_here) {
-    *out_rank = ds__group_rank_of(st->g, st->options->root);
-    *out_here = *out_rank == st->g->rank;
-    return *out_here ? st->options->root - st->g->first[*out_rank] : 0;
-}
 
 /* ---- broadcast ------------------------------------------------------------------------------- */
 
@@ -4093,25 +4108,6 @@ static ds__net_parts ds__division_parts(const ds__stage *st, const ds__division_
         list[r] = at - list[n + r];
     }
     return (ds__net_parts){ list, list + n };
-}
-
-/* Bytes of the parts of this rank, which are tiles. */
-static size_t ds__tiles_bytes(const ds__stile *tile, size_t count) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        bytes += tile[i].d.bytes;
-    return bytes;
-}
-
-/* Gives memory of the engine with the tiles of this rank, one behind the other. */
-static ds_result ds__tiles_source(ds__stage *st, const ds__stile *tile, size_t count,
-                                  ds__smem *out) {
-    if (count == 1)
-        return ds__stage_source(st, tile, out);
-    DS__TRY(ds__stage_buffer(st, ds__tiles_bytes(tile, count), out));
-    for (size_t i = 0; i < count; i++)
-        DS__TRY(ds__stage_pack(st, &tile[i], ds__smem_at(*out, ds__tiles_bytes(tile, i))));
-    return DS_OK;
 }
 
 /* Gives memory of the engine for the tiles of this rank: that of a single one, or a buffer.
@@ -4576,13 +4572,8 @@ static ds_result ds__local_transfer(const ds__net_transfer *send, int from,
     return DS_OK;
 }
 
-static const void *ds__local_input(const ds__net_op *net, size_t offset) {
-    return ds__behind(net->in, offset);
-}
-
-/* Reduces `count` elements at an offset of all inputs to `out`. */
-static ds_result ds__local_reduce(const ds__net_op *net, int size, size_t offset, size_t count,
-                                  void *out) {
+/* Reduces the first `count` elements of all inputs to `out`. */
+static ds_result ds__local_reduce(const ds__net_op *net, int size, size_t count, void *out) {
     enum { INPUTS = 8 };
 
     const void *in[INPUTS];
@@ -4594,7 +4585,7 @@ static ds_result ds__local_reduce(const ds__net_op *net, int size, size_t offset
         if (left < size)
             in[n++] = out;
         while (left && n < INPUTS)
-            in[n++] = ds__local_input(&net[--left], offset);
+            in[n++] = net[--left].in;
         r = ds__comm_reduce((ds_stream){ 0 }, reduction, out, in, n, count);
     }
     return r;
@@ -4606,7 +4597,7 @@ static ds_result ds__local_reduce_to(const ds__net_op *net, int size, int root) 
     void *sum = ds__host_alloc(bytes ? bytes : 1);
     if (!sum)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a reduction of %zu bytes", bytes);
-    ds_result r = ds__local_reduce(net, size, 0, net->count, sum);
+    ds_result r = ds__local_reduce(net, size, net->count, sum);
     for (int i = 0; i < size && r == DS_OK && bytes; i++)
         if (root < 0 || root == i)
             memcpy(net[i].out, sum, bytes);
@@ -4620,7 +4611,7 @@ static ds_result ds__local_reduce_scatter(const ds__net_op *net, int size) {
     char *sum = ds__host_alloc(bytes ? bytes : 1);
     if (!sum)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a reduction of %zu bytes", bytes);
-    ds_result r = ds__local_reduce(net, size, 0, bytes / item, sum);
+    ds_result r = ds__local_reduce(net, size, bytes / item, sum);
     for (int i = 0; i < size && r == DS_OK; i++)
         if (net->parts.bytes[i])
             memcpy(net[i].out, sum + net->parts.at[i], net->parts.bytes[i]);
@@ -4643,7 +4634,7 @@ static void ds__local_all_to_all(const ds__net_op *net, int size) {
     for (int to = 0; to < size; to++)
         for (int from = 0; from < size; from++)
             ds__local_copy(ds__behind(net[to].out, net[to].out_parts.at[from]),
-                           ds__local_input(&net[from], net[from].parts.at[to]),
+                           ds__behind(net[from].in, net[from].parts.at[to]),
                            net[to].out_parts.bytes[from]);
 }
 
@@ -4702,7 +4693,7 @@ static ds_result ds__local_move(const ds__net_op *net, int size, char *reason) {
         break;
     case DS__NET_SCATTER:
         for (int i = 0; i < size; i++)
-            ds__local_copy(net[i].out, ds__local_input(&net[net->root], net[net->root].parts.at[i]),
+            ds__local_copy(net[i].out, ds__behind(net[net->root].in, net[net->root].parts.at[i]),
                            net[i].count);
         break;
     case DS__NET_ALL_TO_ALL:
@@ -4870,13 +4861,14 @@ static ds_result ds__world_join(const char *id, int rank, int size, uint64_t dea
     int present = 0; /* the most ranks; some may have given up before this one */
     while (r == DS_OK && w->joined < w->size) {
         present = w->joined > present ? w->joined : present;
-        ds__mutex_unlock(&ds__worlds.lock);
-        if (ds__now_ns() > deadline)
+        if (ds__now_ns() > deadline) { /* under the lock: no rank joins between this and the end */
             r = ds__fail(DS_ERR_TIMEOUT,
                          "%d of %d ranks have joined group \"%s\" within the time limit", present,
                          size, id);
-        else
-            ds__os_sleep(50000);
+            break;
+        }
+        ds__mutex_unlock(&ds__worlds.lock);
+        ds__os_sleep(50000);
         ds__mutex_lock(&ds__worlds.lock);
     }
     if (r < 0 && joined) {
@@ -4955,7 +4947,10 @@ static ds_result ds__local_meet(ds__local_comm *c, const ds__net_transfer *t,
         *at = m->next;
         m->part->left--;
         part->left--;
-        part->result = m->part->result = r;
+        if (r < 0) { /* an earlier failure of the other side stays */
+            part->result = r;
+            m->part->result = r;
+        }
         ds__host_free(m);
         return r;
     }
@@ -5828,9 +5823,7 @@ static int ds__mpi_split_list(ds__mpi_split_memory *m, int size) {
 static ds_result ds__mpi_split_check(ds__mpi_link *link) {
     char reason[DS__RANKS_REASON];
     int rank = 0;
-    ds_result r = DS_OK;
-    for (int round = 0; round < 4 && r == DS_OK; round++)
-        r = ds__mpi_hear(link, reason, &rank);
+    ds_result r = ds__mpi_hear(link, reason, &rank);
     return r < 0 ? ds__fail(r, "rank %d: %s", rank, reason) : DS_OK;
 }
 
@@ -5928,9 +5921,6 @@ static ds_result ds__mpi_shrink(void *comm, const int *excluded, size_t count, u
                                 ds__net_comm *out) {
     ds__mpi_link *link = comm;
     *out = (ds__net_comm){ NULL, 0, 0 };
-    for (size_t i = 0; i < count; i++)
-        DS__REQUIRE(excluded[i] != link->rank, "excluded[%zu] is %d, which is this rank", i,
-                    link->rank);
     ds__mpi_meeting *m = ds__mpi_meeting_alloc(link->size, excluded, count);
     if (!m)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for a shrink of %d ranks",
@@ -6022,8 +6012,11 @@ static ds_result ds__mpi_hear_locked(ds__mpi_link *link, char reason[DS__RANKS_R
 
 static ds_result ds__mpi_hear(void *comm, char reason[DS__RANKS_REASON], int *out_rank) {
     ds__mpi_link *link = comm;
+    ds_result r = DS_OK;
     ds__spinlock_lock(&link->hearing);
-    ds_result r = ds__mpi_hear_locked(link, reason, out_rank);
+    /* MPI may need several tests for a message that has arrived. */
+    for (int round = 0; round < 4 && r == DS_OK; round++)
+        r = ds__mpi_hear_locked(link, reason, out_rank);
     ds__spinlock_unlock(&link->hearing);
     return r;
 }
@@ -6303,15 +6296,6 @@ static ds_result ds__mpi_start_scatter(const ds__mpi_link *link, const ds__net_o
                         (ds__mpi_count)op->count, DS__MPI_BYTE, op->root, link->comm, &p->one);
 }
 
-/* Returns 1 if the operation is in place. A rank without data may have the same address, NULL, for
-   both sides, but all ranks must agree in MPI_IN_PLACE. */
-static int ds__mpi_is_in_place(const ds__mpi_link *link, const ds__net_op *op) {
-    size_t bytes = 0;
-    for (int i = 0; i < link->size; i++)
-        bytes |= op->out_parts.bytes[i];
-    return op->in == op->out && bytes;
-}
-
 static ds_result ds__mpi_start_all_to_all(const ds__mpi_link *link, const ds__net_op *op,
                                           ds__mpi_pending *p) {
     ds__mpi_parts in;
@@ -6321,8 +6305,7 @@ static ds_result ds__mpi_start_all_to_all(const ds__mpi_link *link, const ds__ne
         r = ds__mpi_parts_get(link, &op->out_parts, 1, p, &out);
     if (r < 0)
         return r;
-    const void *from = ds__mpi_is_in_place(link, op) ? DS__MPI_IN_PLACE : op->in;
-    return DS__MPI_CALL(Ialltoallv, from, in.counts, in.at, DS__MPI_BYTE, op->out, out.counts,
+    return DS__MPI_CALL(Ialltoallv, op->in, in.counts, in.at, DS__MPI_BYTE, op->out, out.counts,
                         out.at, DS__MPI_BYTE, link->comm, &p->one);
 }
 
@@ -6716,11 +6699,12 @@ static const ds__ranks_engine ds__mpi_engine = {
 
    Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_split, ds_ranks_shrink, ds_ranks_abort,
    ds_ranks_get_status and ds_ranks_get_info, and sends collectives with a group to the functions
-   that run them (ds__across). Ends what is left in ds_shutdown.
+   that run them (ds__across). ds_shutdown ends the remaining groups.
 
-   Invariants: the module enters itself, with the hooks of base/drive.h and comm/internal.h, before
-   the first handle exists.
-   Locks: none of its own. Engines wait for other ranks in init, split and shrink without a lock.
+   Invariants: the module and its hooks of base/drive.h and comm/internal.h are set before the first
+   handle exists, and stay.
+   Locks: none of its own. Split and shrink wait for other ranks under `calls` of the group; init
+   waits without a lock.
    Threads: caller's threads. */
 
 static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__local_engine };
@@ -6796,7 +6780,7 @@ static ds_result ds__across(const ds__comm_call *c) {
     return ds__stage_close(&st, r);
 }
 
-/* Enters the module. */
+/* Registers the module and its hooks, and starts the progress thread. */
 static ds_result ds__ranks_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r < 0)
@@ -6806,14 +6790,15 @@ static ds_result ds__ranks_setup(void) {
         ds__ranks.table.what = "process group";
         ds__ranks.table.element = sizeof(ds__group);
         ds__ranks.table.free_fn = ds__group_freed;
+        ds__drive.wait_fn = ds__ranks_wait;
+        ds__drive.failure_fn = ds__rfailure_of;
+        ds__drive.forget_fn = ds__rfailure_forget;
+        atomic_store(&ds__comm_across_fn, ds__across);
     }
     ds__module_add(DS__MODULE_RANKS, &ds__ranks_module);
-    ds__drive.wait_fn = ds__ranks_wait;
-    ds__drive.failure_fn = ds__rfailure_of;
-    ds__drive.forget_fn = ds__rfailure_forget;
-    atomic_store(&ds__comm_across_fn, ds__across);
+    r = ds__ranks_thread_start();
     ds__mutex_unlock(&ds__ranks.lock);
-    return DS_OK;
+    return r;
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -6844,12 +6829,15 @@ static ds_result ds__ranks_desc_resolve(ds_ranks_desc *desc, ds_device *one) {
         desc->devices = one;
         desc->device_count = 1;
     }
+    ds_device first = { 0, 0 };
     for (size_t i = 0; i < desc->device_count; i++) {
-        ds_device d = desc->devices[i];
-        ds_result r = ds__device_resolve(d, i || desc->devices != one ? &d : one);
+        ds_device d;
+        ds_result r = ds__device_resolve(desc->devices[i], &d);
         if (r < 0)
             return r;
-        if (d.type != desc->devices[0].type && desc->devices != one)
+        if (!i)
+            first = d;
+        if (d.type != first.type)
             return ds__fail(DS_ERR_CROSS_DRIVER, "devices[0] and devices[%zu] are of two drivers",
                             i);
     }
@@ -7036,8 +7024,7 @@ DSDEF ds_result(ds_ranks_get_status)(ds_ranks ranks) {
         return DS_ERR_INVALID_HANDLE;
     ds__group_drive(g);
     if (ds__spinlock_try(&g->lock)) { /* a group without operations does not ask by itself */
-        for (int round = 0; round < 4 && !atomic_load(&g->failed); round++)
-            ds__group_hear(g); /* MPI may need several tests for a message that has arrived */
+        ds__group_hear(g);
         ds__spinlock_unlock(&g->lock);
     }
     ds_result r = ds__group_report(g);
@@ -7060,10 +7047,11 @@ DSDEF ds_result(ds_ranks_get_info)(ds_ranks ranks, ds_ranks_info *out) {
     out->own_devices = g->owns;
     snprintf(out->engine, sizeof out->engine, "%s", g->engine->name);
     g->engine->library(out->library, sizeof out->library);
-    ds__mutex_lock(&g->calls);
+    uint64_t passed = atomic_load(&g->passed); /* before `listed`, which is not smaller */
+    ds__spinlock_lock(&g->list_lock);
     out->operations = g->operations;
-    out->pending = g->listed - atomic_load(&g->passed);
-    ds__mutex_unlock(&g->calls);
+    out->pending = g->listed - passed;
+    ds__spinlock_unlock(&g->list_lock);
     ds__group_unpin(g);
     return DS_OK;
 }

@@ -111,13 +111,6 @@ typedef struct ds__snap {
     (!(s)->broken && ((s)->broken = !ds__array_reserve(&(s)->list, sizeof *(s)->list, (s)->count, \
                                                        1, &(s)->room)) == 0)
 
-static uint64_t ds__snap_set_hash(const char *bytes, size_t size) {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < size; i++)
-        h = (h ^ (unsigned char)bytes[i]) * 1099511628211u;
-    return h ^ h >> 32;
-}
-
 /* Gives the hash table four times as many slots. Returns 0 without host memory. */
 static int ds__snap_set_grow(ds__snap_set *x) {
     size_t size = x->mask ? 4 * (x->mask + 1) : 1024;
@@ -125,7 +118,7 @@ static int ds__snap_set_grow(ds__snap_set *x) {
     if (!bigger)
         return 0;
     for (size_t i = 0; i < x->count; i++) {
-        size_t at = ds__snap_set_hash(x->bytes + x->at[i], x->at[i + 1] - x->at[i]) & (size - 1);
+        size_t at = ds__hash(x->bytes + x->at[i], x->at[i + 1] - x->at[i]) & (size - 1);
         while (bigger[at])
             at = (at + 1) & (size - 1);
         bigger[at] = (uint32_t)i + 1;
@@ -155,7 +148,7 @@ static uint32_t ds__snap_set_number(ds__snap *s, ds__snap_set *x, const void *by
         s->broken = 1;
         return 0;
     }
-    size_t i = ds__snap_set_hash(bytes, size) & x->mask;
+    size_t i = ds__hash(bytes, size) & x->mask;
     for (; x->slot[i]; i = (i + 1) & x->mask) {
         size_t at = x->at[x->slot[i] - 1];
         if (x->size - at >= size && !memcmp(x->bytes + at, bytes, size))

@@ -1,7 +1,7 @@
 /* base/bookkeeping.h - memory for the library's own records.
 
    Allocates and frees memory with the allocator of ds_init, or with calloc and free.
-   ds__array_reserve lets an array grow.
+   ds__array_reserve lets an array grow; ds__hash is for their tables.
 
    Invariants: memory is zeroed. Objects that outlive ds_shutdown keep a copy of ds__allocator and
    return their memory with ds__release_to.
@@ -61,6 +61,13 @@ DS__SEAM static int ds__array_reserve(void *array, size_t element, size_t count,
     memcpy(array, &bigger, sizeof bigger);
     *room = wanted;
     return 1;
+}
+
+static uint64_t ds__hash(const void *bytes, size_t size) {
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 1099511628211u;
+    return hash ^ hash >> 32;
 }
 
 #endif

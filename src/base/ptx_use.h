@@ -79,10 +79,7 @@ typedef enum ds__ptx_class {
 
 /* Returns the number of a symbol, which is new if the body has not named it before. */
 static uint32_t ds__ptx_symbol_of(ds__ptx_uses *u, const ds__ptx_token *t) {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < t->size; i++)
-        hash = (hash ^ (unsigned char)t->at[i]) * 1099511628211u;
-    size_t slot = (size_t)(hash ^ hash >> 32) & u->slot_mask;
+    size_t slot = (size_t)ds__hash(t->at, t->size) & u->slot_mask;
     for (; u->slots[slot]; slot = (slot + 1) & u->slot_mask) {
         const ds__ptx_symbol *s = &u->symbols[u->slots[slot]];
         if (s->size == t->size && memcmp(s->name, t->at, t->size) == 0)

@@ -1,7 +1,7 @@
 /* comm/internal.h - functions of the collectives that other layers use.
 
-   Declares the way of a collective with a process group to the layer of groups (ds__comm_across):
-   collectives do not know that layer.
+   ds__comm_across passes a collective with a process group to the layer of groups, which includes
+   this one; so it is called through a pointer.
 
    Invariants: ds__comm_across_fn is set before a handle of a group exists, and stays.
    Locks: none.

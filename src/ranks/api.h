@@ -2,11 +2,12 @@
 
    Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_split, ds_ranks_shrink, ds_ranks_abort,
    ds_ranks_get_status and ds_ranks_get_info, and sends collectives with a group to the functions
-   that run them (ds__across). Ends what is left in ds_shutdown.
+   that run them (ds__across). ds_shutdown ends the remaining groups.
 
-   Invariants: the module enters itself, with the hooks of base/drive.h and comm/internal.h, before
-   the first handle exists.
-   Locks: none of its own. Engines wait for other ranks in init, split and shrink without a lock.
+   Invariants: the module and its hooks of base/drive.h and comm/internal.h are set before the first
+   handle exists, and stay.
+   Locks: none of its own. Split and shrink wait for other ranks under `calls` of the group; init
+   waits without a lock.
    Threads: caller's threads. */
 #ifndef DS__RANKS_API_H
 #define DS__RANKS_API_H
@@ -96,7 +97,7 @@ static ds_result ds__across(const ds__comm_call *c) {
     return ds__stage_close(&st, r);
 }
 
-/* Enters the module. */
+/* Registers the module and its hooks, and starts the progress thread. */
 static ds_result ds__ranks_setup(void) {
     ds_result r = ds__tensor_setup();
     if (r < 0)
@@ -106,14 +107,15 @@ static ds_result ds__ranks_setup(void) {
         ds__ranks.table.what = "process group";
         ds__ranks.table.element = sizeof(ds__group);
         ds__ranks.table.free_fn = ds__group_freed;
+        ds__drive.wait_fn = ds__ranks_wait;
+        ds__drive.failure_fn = ds__rfailure_of;
+        ds__drive.forget_fn = ds__rfailure_forget;
+        atomic_store(&ds__comm_across_fn, ds__across);
     }
     ds__module_add(DS__MODULE_RANKS, &ds__ranks_module);
-    ds__drive.wait_fn = ds__ranks_wait;
-    ds__drive.failure_fn = ds__rfailure_of;
-    ds__drive.forget_fn = ds__rfailure_forget;
-    atomic_store(&ds__comm_across_fn, ds__across);
+    r = ds__ranks_thread_start();
     ds__mutex_unlock(&ds__ranks.lock);
-    return DS_OK;
+    return r;
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -144,12 +146,15 @@ static ds_result ds__ranks_desc_resolve(ds_ranks_desc *desc, ds_device *one) {
         desc->devices = one;
         desc->device_count = 1;
     }
+    ds_device first = { 0, 0 };
     for (size_t i = 0; i < desc->device_count; i++) {
-        ds_device d = desc->devices[i];
-        ds_result r = ds__device_resolve(d, i || desc->devices != one ? &d : one);
+        ds_device d;
+        ds_result r = ds__device_resolve(desc->devices[i], &d);
         if (r < 0)
             return r;
-        if (d.type != desc->devices[0].type && desc->devices != one)
+        if (!i)
+            first = d;
+        if (d.type != first.type)
             return ds__fail(DS_ERR_CROSS_DRIVER, "devices[0] and devices[%zu] are of two drivers",
                             i);
     }
@@ -336,8 +341,7 @@ DSDEF ds_result(ds_ranks_get_status)(ds_ranks ranks) {
         return DS_ERR_INVALID_HANDLE;
     ds__group_drive(g);
     if (ds__spinlock_try(&g->lock)) { /* a group without operations does not ask by itself */
-        for (int round = 0; round < 4 && !atomic_load(&g->failed); round++)
-            ds__group_hear(g); /* MPI may need several tests for a message that has arrived */
+        ds__group_hear(g);
         ds__spinlock_unlock(&g->lock);
     }
     ds_result r = ds__group_report(g);
@@ -360,10 +364,11 @@ DSDEF ds_result(ds_ranks_get_info)(ds_ranks ranks, ds_ranks_info *out) {
     out->own_devices = g->owns;
     snprintf(out->engine, sizeof out->engine, "%s", g->engine->name);
     g->engine->library(out->library, sizeof out->library);
-    ds__mutex_lock(&g->calls);
+    uint64_t passed = atomic_load(&g->passed); /* before `listed`, which is not smaller */
+    ds__spinlock_lock(&g->list_lock);
     out->operations = g->operations;
-    out->pending = g->listed - atomic_load(&g->passed);
-    ds__mutex_unlock(&g->calls);
+    out->pending = g->listed - passed;
+    ds__spinlock_unlock(&g->list_lock);
     ds__group_unpin(g);
     return DS_OK;
 }

@@ -5,8 +5,8 @@
 
    Policy: each launch that gets to the host function makes a new operation of the group, whose
    number and place in the order are those of this moment. If the group has failed or was finalized,
-   the operation does nothing, and the graph goes on: the failure is that of the group
-   (ds_ranks_get_status).
+   the operation is skipped and the graph continues; ds_ranks_get_status reports the
+   failure.
 
    Invariants: a graph launches one after the other, so one operation at a time uses the word. The
    group lives as long as the graphs, or until ds_shutdown, which ends groups before graphs.

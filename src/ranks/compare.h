@@ -13,8 +13,9 @@
 
 #include "types.h"
 #include "failure.h"
+#include "record.h"
 
-/* What must agree: 16 bytes. */
+/* The part of a signature on which all ranks must agree. */
 typedef struct ds__signature {
     uint8_t kind;
     uint8_t op; /* and the step of the collective */
@@ -28,11 +29,6 @@ typedef struct ds__signature {
 _Static_assert(sizeof(ds__signature) == 16, "a signature has no gap");
 
 enum { DS__SIGNATURE_SITE = DS__RANKS_SIGNATURE - sizeof(ds__signature) };
-
-static const char *const ds__net_names[DS__NET_KINDS] = {
-    "all_reduce", "reduce",         "broadcast",  "all_gather", "gather",
-    "scatter",    "reduce_scatter", "all_to_all", "exchange",   "barrier"
-};
 
 /* Writes the signature of an operation and the end of its call site. */
 static void ds__compare_write(ds__rop *op) {

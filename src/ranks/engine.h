@@ -16,7 +16,7 @@
    After `abandon` they stay valid for good, since the engine may still use them.
    Locks: callers hold the group's lock, so the functions of one communicator never run at the same
    time; those of two communicators may. The functions take only locks of their own and call no
-   public function, except init, split and shrink, which run without a lock.
+   public function, except init, split and shrink, which run without the group's lock.
    Threads: any. */
 #ifndef DS__RANKS_ENGINE_H
 #define DS__RANKS_ENGINE_H
@@ -31,8 +31,9 @@ typedef enum ds__net_kind {
     DS__NET_GATHER,  /* the same; out and parts are used on the root only, `count`: bytes of in */
     DS__NET_SCATTER, /* in: all parts, on the root only; out: `count` bytes */
     DS__NET_REDUCE_SCATTER, /* in: all parts, one behind the other; out: the reduced part [rank] */
-    DS__NET_ALL_TO_ALL,     /* in: parts, one for each rank; out: out_parts, one from each rank */
-    DS__NET_EXCHANGE,       /* transfers */
+    DS__NET_ALL_TO_ALL, /* in: parts, one for each rank; out: out_parts, one from each rank; in and
+                           out do not overlap */
+    DS__NET_EXCHANGE,   /* transfers */
     DS__NET_BARRIER,
     DS__NET_KINDS
 } ds__net_kind;

@@ -6,7 +6,7 @@
 
    Invariants: a group keeps its first failure. Its timeline has then passed all numbers.
    Locks: ds__group_fail and ds__group_fail_op expect the group's lock. `failure_lock` guards the
-   list of failures.
+   list of failures and, in ranks/capture.h, that of words.
    Threads: any. */
 #ifndef DS__RANKS_FAILURE_H
 #define DS__RANKS_FAILURE_H
@@ -74,16 +74,13 @@ static const char *ds__group_name(const ds__group *g) {
 
 /* Ends an operation of a group that fails or has failed, once. `lock` is held. */
 static void ds__group_drop_op(ds__group *g, ds__rop *op, uint64_t now) {
-    int begun = op->state == DS__ROP_COMPARING || op->state == DS__ROP_STARTED;
+    int begun = op->state != DS__ROP_LISTED;
     if (op->dropped)
         return;
     op->dropped = 1;
-    if (begun) {
+    if (begun)
         g->engine->abandon(g->comm, &op->request);
-        g->abandoned++;
-    }
-    if (op->state != DS__ROP_COMPLETE)
-        ds__rop_status(g, op, begun ? DS__RECORDER_ABANDONED : DS__RECORDER_FAILED, now);
+    ds__rop_status(g, op, begun ? DS__RECORDER_ABANDONED : DS__RECORDER_FAILED, now);
     if (op->word)
         __atomic_store_n(op->word, 1, __ATOMIC_SEQ_CST);
     if (g->driver->type == DS_DEVICE_CUDA)

@@ -68,7 +68,7 @@ static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t dead
     }
 }
 
-/* What each rank tells when a group is created. */
+/* Values that each rank sends when a group is created. */
 typedef struct ds__hello {
     uint64_t owns;
     uint64_t type;  /* of its devices */
@@ -77,7 +77,7 @@ typedef struct ds__hello {
     uint64_t world; /* rank of the file of the flight recorder, or of the group */
 } ds__hello;
 
-/* Compares what the ranks have told, and numbers the devices. */
+/* Checks that the ranks agree, and numbers the devices of the group. */
 static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
     g->id = all[0].id;
     for (int i = 0; i < g->size; i++) {
@@ -99,31 +99,32 @@ static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
 /* Exchanges the numbers of devices. */
 static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
     size_t n = (size_t)g->size;
-    ds__hello mine = { .owns = g->owns,
-                       .type = (uint64_t)g->own[0].type,
-                       .id = g->id,
-                       .flags = g->flags & DS_RANKS_COMPARE,
-                       .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
     g->first = ds__host_alloc((n + 1) * sizeof *g->first);
     g->world = ds__host_alloc(n * sizeof *g->world);
-    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + sizeof mine));
+    size_t *parts = ds__host_alloc(n * 2 * sizeof *parts + (n + 1) * sizeof(ds__hello));
     if (!g->first || !g->world || !parts) {
         ds__host_free(parts);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
     }
     ds__hello *all = (ds__hello *)(void *)(parts + 2 * n);
     for (size_t i = 0; i < n; i++) {
-        parts[i] = sizeof mine;
-        parts[n + i] = i * sizeof mine;
+        parts[i] = sizeof *all;
+        parts[n + i] = i * sizeof *all;
     }
+    all[n] = (ds__hello){ .owns = g->owns,
+                          .type = (uint64_t)g->own[0].type,
+                          .id = g->id,
+                          .flags = g->flags & DS_RANKS_COMPARE,
+                          .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
     ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = &mine, .out = all, .parts = { parts, parts + n }
+        .kind = DS__NET_ALL_GATHER, .in = &all[n], .out = all, .parts = { parts, parts + n }
     };
     ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    if (r < 0 && !g->engine->cancels)
+        return r; /* the engine may still use the memory */
     if (r == DS_OK)
         r = ds__group_number(g, all);
-    if (r != DS_ERR_TIMEOUT) /* else the engine may still use them */
-        ds__host_free(parts);
+    ds__host_free(parts);
     return r;
 }
 
@@ -141,7 +142,7 @@ static void ds__group_free_list(ds__rtemp *list) {
     }
 }
 
-/* Frees what a group has. No operation of its list is used any more. */
+/* Frees the resources of a group. No operation of its list is used any more. */
 static void ds__group_clear(ds__group *g) {
     atomic_fetch_sub(&ds__drive.groups, g->counted);
     if (g->comm)
@@ -186,7 +187,7 @@ static ds_result ds__group_describe(ds__group *g, const ds_ranks_desc *desc) {
     return DS_OK;
 }
 
-/* What a group is created of. */
+/* Arguments of ds__group_create. */
 typedef struct ds__group_start {
     const ds__ranks_engine *engine;
     ds__net_comm comm;
@@ -231,12 +232,11 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
     atomic_store(&g->passed, base);
     ds__group_record(g);
     ds__mutex_lock(&ds__ranks.lock);
-    r = ds__ranks_thread_start();
     g->next = ds__ranks.groups;
     ds__ranks.groups = g;
     ds__mutex_unlock(&ds__ranks.lock);
     out->id = ds__handle_of(&g->slot);
-    return r;
+    return DS_OK;
 }
 
 /* Called when no thread has a pin of the group any more. */
@@ -275,31 +275,35 @@ static void ds__group_unlist(ds__group *g) {
     ds__mutex_unlock(&ds__ranks.lock);
 }
 
-/* Waits until all operations have passed, or the group has failed. Returns 1 if it has failed. */
-static int ds__group_drain(ds__group *g) {
+/* Returns the number of the last operation of the group. */
+static uint64_t ds__group_listed(ds__group *g) {
+    ds__spinlock_lock(&g->list_lock);
+    uint64_t listed = g->listed;
+    ds__spinlock_unlock(&g->list_lock);
+    return listed;
+}
+
+/* Waits until all operations have passed, or the group has failed. Returns 0 at the deadline. */
+static int ds__group_drain(ds__group *g, uint64_t deadline) {
     uint64_t nap = 2000;
-    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < g->listed) {
+    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < ds__group_listed(g)) {
+        if (ds__now_ns() > deadline)
+            return 0;
         ds__group_drive(g);
         ds__os_sleep(nap);
         nap = nap < 500000 ? nap * 2 : nap;
     }
-    return atomic_load(&g->failed);
+    return 1;
 }
 
 /* Waits until all operations of the group have passed, so that the engine can be used between
    them. `calls` is held. */
 static ds_result ds__group_settle(ds__group *g, uint64_t deadline) {
-    uint64_t nap = 2000;
-    while (!atomic_load(&g->failed) && atomic_load(&g->passed) < g->listed) {
-        if (ds__now_ns() > deadline)
-            return ds__fail(DS_ERR_TIMEOUT,
-                            "earlier operations of group \"%s\" are not complete within the time "
-                            "limit",
-                            ds__group_name(g));
-        ds__group_drive(g);
-        ds__os_sleep(nap);
-        nap = nap < 500000 ? nap * 2 : nap;
-    }
+    if (!ds__group_drain(g, deadline))
+        return ds__fail(DS_ERR_TIMEOUT,
+                        "earlier operations of group \"%s\" are not complete within the time "
+                        "limit",
+                        ds__group_name(g));
     return ds__group_report(g);
 }
 
@@ -308,10 +312,7 @@ static uint64_t ds__ranks_id(uint64_t parent, uint32_t number, int color) {
     if (!parent)
         return ds__os_cookie();
     uint64_t words[3] = { parent, number, (uint64_t)(int64_t)color };
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < sizeof words; i++)
-        hash = (hash ^ ((const unsigned char *)words)[i]) * 1099511628211u;
-    return hash;
+    return ds__hash(words, sizeof words);
 }
 
 /* Ends a group whose handle was found; the caller has a pin, which ends, too. A group that has
@@ -319,7 +320,8 @@ static uint64_t ds__ranks_id(uint64_t parent, uint32_t number, int color) {
    arrived yet. */
 static void ds__group_end(ds__group *g) {
     atomic_store(&g->finalized, 1);
-    if (ds__group_drain(g))
+    (void)ds__group_drain(g, UINT64_MAX);
+    if (atomic_load(&g->failed))
         ds__ref(g);
     else
         ds__group_free_temps(g, UINT64_MAX);

@@ -158,13 +158,14 @@ static ds_result ds__world_join(const char *id, int rank, int size, uint64_t dea
     int present = 0; /* the most ranks; some may have given up before this one */
     while (r == DS_OK && w->joined < w->size) {
         present = w->joined > present ? w->joined : present;
-        ds__mutex_unlock(&ds__worlds.lock);
-        if (ds__now_ns() > deadline)
+        if (ds__now_ns() > deadline) { /* under the lock: no rank joins between this and the end */
             r = ds__fail(DS_ERR_TIMEOUT,
                          "%d of %d ranks have joined group \"%s\" within the time limit", present,
                          size, id);
-        else
-            ds__os_sleep(50000);
+            break;
+        }
+        ds__mutex_unlock(&ds__worlds.lock);
+        ds__os_sleep(50000);
         ds__mutex_lock(&ds__worlds.lock);
     }
     if (r < 0 && joined) {
@@ -243,7 +244,10 @@ static ds_result ds__local_meet(ds__local_comm *c, const ds__net_transfer *t,
         *at = m->next;
         m->part->left--;
         part->left--;
-        part->result = m->part->result = r;
+        if (r < 0) { /* an earlier failure of the other side stays */
+            part->result = r;
+            m->part->result = r;
+        }
         ds__host_free(m);
         return r;
     }

@@ -35,13 +35,8 @@ static ds_result ds__local_transfer(const ds__net_transfer *send, int from,
     return DS_OK;
 }
 
-static const void *ds__local_input(const ds__net_op *net, size_t offset) {
-    return ds__behind(net->in, offset);
-}
-
-/* Reduces `count` elements at an offset of all inputs to `out`. */
-static ds_result ds__local_reduce(const ds__net_op *net, int size, size_t offset, size_t count,
-                                  void *out) {
+/* Reduces the first `count` elements of all inputs to `out`. */
+static ds_result ds__local_reduce(const ds__net_op *net, int size, size_t count, void *out) {
     enum { INPUTS = 8 };
 
     const void *in[INPUTS];
@@ -53,7 +48,7 @@ static ds_result ds__local_reduce(const ds__net_op *net, int size, size_t offset
         if (left < size)
             in[n++] = out;
         while (left && n < INPUTS)
-            in[n++] = ds__local_input(&net[--left], offset);
+            in[n++] = net[--left].in;
         r = ds__comm_reduce((ds_stream){ 0 }, reduction, out, in, n, count);
     }
     return r;
@@ -65,7 +60,7 @@ static ds_result ds__local_reduce_to(const ds__net_op *net, int size, int root) 
     void *sum = ds__host_alloc(bytes ? bytes : 1);
     if (!sum)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a reduction of %zu bytes", bytes);
-    ds_result r = ds__local_reduce(net, size, 0, net->count, sum);
+    ds_result r = ds__local_reduce(net, size, net->count, sum);
     for (int i = 0; i < size && r == DS_OK && bytes; i++)
         if (root < 0 || root == i)
             memcpy(net[i].out, sum, bytes);
@@ -79,7 +74,7 @@ static ds_result ds__local_reduce_scatter(const ds__net_op *net, int size) {
     char *sum = ds__host_alloc(bytes ? bytes : 1);
     if (!sum)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a reduction of %zu bytes", bytes);
-    ds_result r = ds__local_reduce(net, size, 0, bytes / item, sum);
+    ds_result r = ds__local_reduce(net, size, bytes / item, sum);
     for (int i = 0; i < size && r == DS_OK; i++)
         if (net->parts.bytes[i])
             memcpy(net[i].out, sum + net->parts.at[i], net->parts.bytes[i]);
@@ -102,7 +97,7 @@ static void ds__local_all_to_all(const ds__net_op *net, int size) {
     for (int to = 0; to < size; to++)
         for (int from = 0; from < size; from++)
             ds__local_copy(ds__behind(net[to].out, net[to].out_parts.at[from]),
-                           ds__local_input(&net[from], net[from].parts.at[to]),
+                           ds__behind(net[from].in, net[from].parts.at[to]),
                            net[to].out_parts.bytes[from]);
 }
 
@@ -161,7 +156,7 @@ static ds_result ds__local_move(const ds__net_op *net, int size, char *reason) {
         break;
     case DS__NET_SCATTER:
         for (int i = 0; i < size; i++)
-            ds__local_copy(net[i].out, ds__local_input(&net[net->root], net[net->root].parts.at[i]),
+            ds__local_copy(net[i].out, ds__behind(net[net->root].in, net[net->root].parts.at[i]),
                            net[i].count);
         break;
     case DS__NET_ALL_TO_ALL:

@@ -19,14 +19,6 @@
 #include "arguments.h"
 #include "pieces.h"
 
-/* Returns the index on its rank of the root's device, and 1 in *out_here if that rank is this
-   one. */
-static size_t ds__stage_root(const ds__stage *st, int *out_rank, int *out_here) {
-    *out_rank = ds__group_rank_of(st->g, st->options->root);
-    *out_here = *out_rank == st->g->rank;
-    return *out_here ? st->options->root - st->g->first[*out_rank] : 0;
-}
-
 /* ---- broadcast ------------------------------------------------------------------------------- */
 
 /* A broadcast of memory that the engine does not reach. */
@@ -138,25 +130,6 @@ static ds__net_parts ds__division_parts(const ds__stage *st, const ds__division_
         list[r] = at - list[n + r];
     }
     return (ds__net_parts){ list, list + n };
-}
-
-/* Bytes of the parts of this rank, which are tiles. */
-static size_t ds__tiles_bytes(const ds__stile *tile, size_t count) {
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; i++)
-        bytes += tile[i].d.bytes;
-    return bytes;
-}
-
-/* Gives memory of the engine with the tiles of this rank, one behind the other. */
-static ds_result ds__tiles_source(ds__stage *st, const ds__stile *tile, size_t count,
-                                  ds__smem *out) {
-    if (count == 1)
-        return ds__stage_source(st, tile, out);
-    DS__TRY(ds__stage_buffer(st, ds__tiles_bytes(tile, count), out));
-    for (size_t i = 0; i < count; i++)
-        DS__TRY(ds__stage_pack(st, &tile[i], ds__smem_at(*out, ds__tiles_bytes(tile, i))));
-    return DS_OK;
 }
 
 /* Gives memory of the engine for the tiles of this rank: that of a single one, or a buffer.

@@ -258,15 +258,6 @@ static ds_result ds__mpi_start_scatter(const ds__mpi_link *link, const ds__net_o
                         (ds__mpi_count)op->count, DS__MPI_BYTE, op->root, link->comm, &p->one);
 }
 
-/* Returns 1 if the operation is in place. A rank without data may have the same address, NULL, for
-   both sides, but all ranks must agree in MPI_IN_PLACE. */
-static int ds__mpi_is_in_place(const ds__mpi_link *link, const ds__net_op *op) {
-    size_t bytes = 0;
-    for (int i = 0; i < link->size; i++)
-        bytes |= op->out_parts.bytes[i];
-    return op->in == op->out && bytes;
-}
-
 static ds_result ds__mpi_start_all_to_all(const ds__mpi_link *link, const ds__net_op *op,
                                           ds__mpi_pending *p) {
     ds__mpi_parts in;
@@ -276,8 +267,7 @@ static ds_result ds__mpi_start_all_to_all(const ds__mpi_link *link, const ds__ne
         r = ds__mpi_parts_get(link, &op->out_parts, 1, p, &out);
     if (r < 0)
         return r;
-    const void *from = ds__mpi_is_in_place(link, op) ? DS__MPI_IN_PLACE : op->in;
-    return DS__MPI_CALL(Ialltoallv, from, in.counts, in.at, DS__MPI_BYTE, op->out, out.counts,
+    return DS__MPI_CALL(Ialltoallv, op->in, in.counts, in.at, DS__MPI_BYTE, op->out, out.counts,
                         out.at, DS__MPI_BYTE, link->comm, &p->one);
 }
 

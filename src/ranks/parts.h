@@ -1,7 +1,7 @@
 /* ranks/parts.h - parts of tensors for the ranks of a group.
 
    Computes the tables of operations with a part for each rank (ds__net_parts), and divides tensors
-   into slices, one for each rank (ds__slices).
+   into slices, one for each rank (ds__slices). Packs the tensors of this rank (ds__tiles_source).
 
    Invariants: a table has the sizes of all parts, then their offsets. The parts of the devices of a
    rank lie one behind the other, in the order of the group.
@@ -131,6 +131,26 @@ static ds_result ds__sizes_check(const ds__stage *st, const int64_t *sizes, int6
 /* Returns the size of the part of device k of the group; all: the sum. */
 static int64_t ds__size_of(const ds__stage *st, const int64_t *sizes, int64_t all, size_t k) {
     return sizes ? sizes[k] : all / (int64_t)st->g->devices;
+}
+
+/* Returns the bytes of `count` tensors. */
+static size_t ds__tiles_bytes(const ds__stile *tile, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += tile[i].d.bytes;
+    return bytes;
+}
+
+/* Gives memory of the engine with these tensors of the rank, one behind the other: the memory of a
+   single tensor if that is possible. */
+static ds_result ds__tiles_source(ds__stage *st, const ds__stile *tile, size_t count,
+                                  ds__smem *out) {
+    if (count == 1)
+        return ds__stage_source(st, tile, out);
+    DS__TRY(ds__stage_buffer(st, ds__tiles_bytes(tile, count), out));
+    for (size_t i = 0; i < count; i++)
+        DS__TRY(ds__stage_pack(st, &tile[i], ds__smem_at(*out, ds__tiles_bytes(tile, i))));
+    return DS_OK;
 }
 
 #endif

@@ -45,6 +45,7 @@ static ds_result ds__piece_begin(ds__stage *st, ds__net_piece *p, ds__net_kind k
     op->net.in = op->net.out = p->mem.at;
     op->net.root = root;
     op->net.count = (size_t)p->elements * (kind == DS__NET_BROADCAST ? item : 1);
+    st->enqueued = 1;
     return ds__rop_submit(op, st->lead, (size_t)p->elements * item, &p->number);
 }
 

@@ -7,8 +7,8 @@
    Policy:
    1. Only the first operation that is not complete is tested: operations pass in order, and any
       test lets the engine work on all of them.
-   2. An operation that arrives on a thread is tested there for a moment, if it is small. On an idle
-      stream that thread is the caller, and the operation is often over before the call returns.
+   2. The thread on which a small operation arrives tests it for up to DS__RANKS_SPIN_NS. On an idle
+      stream that is the calling thread, so the operation is often complete when the call returns.
    3. A host thread that waits tests until its work is complete, or no test has made progress for
       100 us. The progress thread tests without a pause for 20 us after progress, then at intervals
       that grow to a millisecond. It leaves the work to host threads that drive groups. It sleeps
@@ -43,8 +43,8 @@ static void ds__group_hear(ds__group *g) {
     ds__group_fail(g, r, text, 0);
 }
 
-/* Fails the group with the sentence that an engine's function has stored for this thread, or with
-   the failure of another rank, because of which the engine has failed here. */
+/* Fails the group with the error text that the engine has stored for this thread, or with the
+   failure of another rank, because of which the engine has failed here. */
 static void ds__group_fail_engine(ds__group *g, const ds__rop *op, ds_result code) {
     const char *text = strstr(ds__tls.aside, ": ");
     ds__group_hear(g);
@@ -124,9 +124,17 @@ static int ds__group_test_op(ds__group *g, uint64_t now) {
         ds__group_fail_engine(g, op, r);
         return 0;
     }
-    op->state = DS__ROP_COMPLETE;
     ds__rop_status(g, op, DS__RECORDER_COMPLETE, now);
     return 1;
+}
+
+/* Returns an operation to the free list. */
+static void ds__rop_give_back(ds__rop *op) {
+    ds__group *g = op->group;
+    ds__spinlock_lock(&g->list_lock);
+    op->next = g->free_ops;
+    g->free_ops = op;
+    ds__spinlock_unlock(&g->list_lock);
 }
 
 /* Takes the first operation, which has arrived, from the list. `lock` is held. */
@@ -136,12 +144,8 @@ static void ds__group_take_op(ds__group *g, int reusable) {
     if (!g->head)
         g->tail = NULL;
     atomic_fetch_sub(&ds__drive.open, 1);
-    if (!reusable)
-        return;
-    ds__spinlock_lock(&g->list_lock);
-    op->next = g->free_ops;
-    g->free_ops = op;
-    ds__spinlock_unlock(&g->list_lock);
+    if (reusable)
+        ds__rop_give_back(op);
 }
 
 /* Passes the operations that are complete. `lock` is held. */
@@ -150,14 +154,14 @@ static void ds__group_pass_ops(ds__group *g, uint64_t now) {
     while (ds__group_test_op(g, now)) {
         ds__rop *op = g->head;
         passed = op->number;
+        /* If the next test fails, this operation has not failed. */
+        atomic_store(&g->passed, passed);
         if (op->word)
             __atomic_store_n(op->word, 1, __ATOMIC_SEQ_CST);
         ds__group_take_op(g, 1);
     }
-    if (!passed)
-        return;
-    atomic_store(&g->passed, passed);
-    g->driver->timeline_pass(g->timeline, passed);
+    if (passed)
+        g->driver->timeline_pass(g->timeline, passed);
 }
 
 /* After a failure, takes the operations that have arrived from the list. Those on which the engine
@@ -169,9 +173,8 @@ static void ds__group_clear_ops(ds__group *g) {
     while (g->head) {
         ds__rop *op = g->head;
         if (atomic_load(&op->arrived)) {
-            int begun = op->state == DS__ROP_COMPARING || op->state == DS__ROP_STARTED;
             ds__group_drop_op(g, op, now);
-            ds__group_take_op(g, !begun || g->engine->cancels);
+            ds__group_take_op(g, op->state == DS__ROP_LISTED || g->engine->cancels);
             continue;
         }
         g->head = op->next;
@@ -314,15 +317,16 @@ static void ds__ranks_wait(ds_result (*query_fn)(void *object), void *object) {
     while (ds__tls.awaited && atomic_load(&ds__drive.open) && now - since < PATIENCE_NS &&
            query_fn(object) == DS_NOT_READY)
         now = ds__ranks_step_timed(now, &since);
-    atomic_fetch_sub(&ds__ranks.hosts, 1);
+    if (atomic_fetch_sub(&ds__ranks.hosts, 1) == 1 && atomic_load(&ds__drive.open))
+        ds__ranks_wake(1); /* operations that arrived meanwhile have not woken it */
 }
 
-/* Sleeps until it is woken, or for at most this time. */
-static void ds__ranks_sleep(uint64_t ns) {
+/* Sleeps until it is woken, or for at most this time. open: of base/drive.h, when the caller chose
+   the time. */
+static void ds__ranks_sleep(int open, uint64_t ns) {
     uint32_t word = atomic_load(&ds__ranks.word);
-    int open = atomic_load(&ds__drive.open);
     atomic_store(&ds__ranks.asleep, ns == DS__FOREVER ? DS__RANKS_SLEEPS : DS__RANKS_NAPS);
-    /* an arrival since the look at `open` may have found the thread awake */
+    /* an operation that has arrived since then may have found the thread awake */
     if (atomic_load(&ds__drive.open) <= open && !atomic_load(&ds__ranks.quit))
         ds__futex_wait(&ds__ranks.word, word, ns);
     atomic_store(&ds__ranks.asleep, DS__RANKS_AWAKE);
@@ -353,7 +357,7 @@ static void *ds__ranks_main(void *unused) {
             ds__os_yield();
             continue;
         }
-        ds__ranks_sleep(!open && now - since > LINGER_NS ? DS__FOREVER : nap);
+        ds__ranks_sleep(open, !open && now - since > LINGER_NS ? DS__FOREVER : nap);
         nap = nap + nap / 4 < LONG_NAP_NS ? nap + nap / 4 : LONG_NAP_NS;
     }
     return NULL;

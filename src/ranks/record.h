@@ -1,7 +1,7 @@
 /* ranks/record.h - groups and operations in the flight recorder.
 
    Records a group and its operations: ds__group_record and ds__rop_record fill in what the recorder
-   needs. ds__rop_name names operations in records of activity.
+   needs. ds__net_names are the names in records of activity and messages.
 
    Invariants: each transfer of an exchange has an entry of its own.
    Locks: `list_lock` of the group is held in ds__rop_record.
@@ -11,6 +11,12 @@
 
 #include "types.h"
 #include "recorder.h"
+
+/* Names of operations, by ds__net_kind. */
+static const char *const ds__net_names[DS__NET_KINDS] = {
+    "all_reduce", "reduce",         "broadcast",  "all_gather", "gather",
+    "scatter",    "reduce_scatter", "all_to_all", "exchange",   "barrier"
+};
 
 static void ds__group_record(const ds__group *g) {
     ds__recorder_group_add(g->recorder,
@@ -40,21 +46,6 @@ static ds__recorder_verb ds__rop_verb(const ds__rcall *c) {
         [DS__NET_BARRIER] = DS__RECORDER_BARRIER
     };
     return verbs[c->kind];
-}
-
-/* Returns the name of an operation in records of activity. */
-static const char *ds__rop_name(const ds__rcall *c) {
-    static const char *const names[DS__NET_KINDS] = { [DS__NET_ALL_REDUCE] = "all_reduce",
-                                                      [DS__NET_REDUCE] = "reduce",
-                                                      [DS__NET_BROADCAST] = "broadcast",
-                                                      [DS__NET_ALL_GATHER] = "all_gather",
-                                                      [DS__NET_GATHER] = "gather",
-                                                      [DS__NET_SCATTER] = "scatter",
-                                                      [DS__NET_REDUCE_SCATTER] = "reduce_scatter",
-                                                      [DS__NET_ALL_TO_ALL] = "all_to_all",
-                                                      [DS__NET_EXCHANGE] = "exchange",
-                                                      [DS__NET_BARRIER] = "barrier" };
-    return names[c->kind];
 }
 
 /* Records an operation that has its numbers. */

@@ -83,16 +83,6 @@ static int ds__stile_is_on_lead(const ds__stile *tile) {
            (ds_tensor_is_contiguous)(&tile->t);
 }
 
-/* Packs all inputs of the rank one behind the other, or gives the single one in place. */
-static ds_result ds__stage_pack_inputs(ds__stage *st, ds__smem *out) {
-    if (st->ins == 1)
-        return ds__stage_source(st, &st->in[0], out);
-    DS__TRY(ds__stage_buffer(st, st->ins * st->in[0].d.bytes, out));
-    for (size_t i = 0; i < st->ins; i++)
-        DS__TRY(ds__stage_pack(st, &st->in[i], ds__smem_at(*out, i * st->in[i].d.bytes)));
-    return DS_OK;
-}
-
 /* ---- order of the engine --------------------------------------------------------------------- */
 
 static int ds__reduce_is_by_engine(const ds__stage *st) {
@@ -161,7 +151,7 @@ static ds_result ds__reduce_gather(ds__stage *st, int root, ds__smem *out) {
     size_t bytes = st->in[0].d.bytes;
     ds__net_kind kind = root < 0 ? DS__NET_ALL_GATHER : DS__NET_GATHER;
     out->at = NULL;
-    DS__TRY(ds__stage_pack_inputs(st, &in));
+    DS__TRY(ds__tiles_source(st, st->in, st->ins, &in));
     if (root < 0 || root == g->rank)
         DS__TRY(ds__stage_buffer(st, g->devices * bytes, out));
     ds__rop *op = ds__stage_op(st, kind, ds__parts_bytes(g));
@@ -279,9 +269,9 @@ static ds_result ds__across_all_reduce(ds__stage *st, const ds__comm_call *c) {
 }
 
 static ds_result ds__across_reduce(ds__stage *st, const ds__comm_call *c) {
-    int root = ds__group_rank_of(st->g, st->options->root);
-    int here = root == st->g->rank;
-    size_t device = here ? st->options->root - st->g->first[root] : 0;
+    int root;
+    int here;
+    size_t device = ds__stage_root(st, &root, &here);
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_single(st, c->out[0], here, "out"));
     DS__TRY(ds__stage_tensors(st, c->in, c->in_count, c->out, here ? 1 : 0, device));
@@ -294,18 +284,9 @@ static ds_result ds__across_reduce(ds__stage *st, const ds__comm_call *c) {
 
 /* ---- reduce_scatter -------------------------------------------------------------------------- */
 
-/* Elements of the output of device i of the rank, and their offset in the slice of the rank. */
-static size_t ds__part_of_own(const ds__stage *st, size_t i, size_t *out_at) {
-    *out_at = 0;
-    for (size_t k = 0; k < i; k++)
-        *out_at += (size_t)st->out[k].d.count;
-    return (size_t)st->out[i].d.count;
-}
-
 static ds_result ds__reduce_scatter_by_engine(ds__stage *st, const ds__slices *slices) {
     ds__smem in;
     ds__smem out;
-    size_t at;
     DS__TRY(ds__reduce_local(st, &in));
     int direct = st->outs == 1 && ds__stile_is_direct(st, &st->out[0]) &&
                  !ds__stage_overlaps(&st->out[0].d, &st->in[0].d);
@@ -320,28 +301,25 @@ static ds_result ds__reduce_scatter_by_engine(ds__stage *st, const ds__slices *s
     op->net.out = out.at;
     op->net.parts = ds__parts_of_slices(st->g, op->tables, slices, 1);
     DS__TRY(ds__stage_net(st, op, st->in[0].d.bytes));
-    for (size_t i = 0; i < st->outs; i++) {
-        (void)ds__part_of_own(st, i, &at);
-        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__smem_at(out, at * slices->item)));
-    }
+    for (size_t i = 0; i < st->outs; i++)
+        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__smem_at(out, ds__tiles_bytes(st->out, i))));
     return DS_OK;
 }
 
 static ds_result ds__reduce_scatter_fixed(ds__stage *st, const ds__slices *slices) {
     ds__smem all;
     ds__smem sum;
-    size_t at;
     size_t mine = ds__slice_bytes(slices, st->g->rank);
     DS__TRY(ds__reduce_exchange(st, slices, &all));
     for (size_t i = 0; i < st->outs; i++) {
         const ds__stile *to = &st->out[i];
-        if (!ds__part_of_own(st, i, &at))
+        if (!to->d.count)
             continue;
         sum = ds__stile_memory(to);
         if (!ds__stile_is_on_lead(to))
             DS__TRY(ds__stage_lead_buffer(st, to->d.bytes, &sum));
-        DS__TRY(ds__stage_reduce(st, ds__smem_at(all, at * slices->item), mine, st->g->devices, sum,
-                                 to->d.count));
+        DS__TRY(ds__stage_reduce(st, ds__smem_at(all, ds__tiles_bytes(st->out, i)), mine,
+                                 st->g->devices, sum, to->d.count));
         DS__TRY(ds__stage_unpack(st, to, sum));
     }
     return DS_OK;

@@ -14,7 +14,7 @@
 #include "progress.h"
 #include "record.h"
 
-/* Returns an operation with room for tables at `tables`; NULL: no memory, with the sentence. */
+/* Returns an operation with room for tables at `tables`; NULL: no memory; the error is stored. */
 static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
     ds__spinlock_lock(&g->list_lock);
     ds__rop *op = g->free_ops;
@@ -50,14 +50,6 @@ static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
     return op;
 }
 
-static void ds__rop_give_back(ds__rop *op) {
-    ds__group *g = op->group;
-    ds__spinlock_lock(&g->list_lock);
-    op->next = g->free_ops;
-    g->free_ops = op;
-    ds__spinlock_unlock(&g->list_lock);
-}
-
 /* Adds an operation to its group, and gives it its number. */
 static void ds__rop_add(ds__rop *op) {
     ds__group *g = op->group;
@@ -75,21 +67,34 @@ static void ds__rop_add(ds__rop *op) {
     ds__spinlock_unlock(&g->list_lock);
 }
 
+/* Returns the text of an error without its call, which stands before it. */
+static const char *ds__error_reason(const ds__kept_error *error) {
+    const char *call = strstr(error->text, ": ds_");
+    const char *reason = call ? strstr(call + 2, ": ") : NULL;
+    return reason ? reason + 2 : error->text;
+}
+
 /* Fails the group, since an operation that has a number could not be enqueued. */
 static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
     ds__group *g = op->group;
     int taken = atomic_load(&op->remote.taken);
     ds__kept_error error;
     ds__error_save(&error);
-    const char *reason = strstr(error.text, ": ds_");
-    reason = reason ? strstr(reason + 2, ": ") : NULL;
     ds__spinlock_lock(&g->lock);
-    ds__group_fail_op(g, op, r, "%s", reason ? reason + 2 : error.text);
+    ds__group_fail_op(g, op, r, "%s", ds__error_reason(&error));
     ds__spinlock_unlock(&g->lock);
     if (!taken)
         (void)ds__rop_begin(&op->remote, DS__REMOTE_FAILED);
     ds__error_restore(&error);
     return r;
+}
+
+/* Submits the work of an operation; the stream must not capture. */
+static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
+    ds_result r = ds__stream_submit(s, o);
+    return r == DS__CHANGED
+               ? ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "another thread began to capture the stream")
+               : r;
 }
 
 /* Enqueues an operation, which moves this many bytes, on a stream, and the wait for it. number:
@@ -102,13 +107,11 @@ static ds_result ds__rop_submit(ds__rop *op, ds__stream *s, size_t bytes, uint64
     o.u.remote.begin = &op->remote;
     o.u.remote.timeline = number ? NULL : g->timeline;
     o.u.remote.upto = op->number;
-    o.u.remote.name = ds__rop_name(&op->call);
+    o.u.remote.name = ds__net_names[op->call.kind];
     o.u.remote.bytes = bytes;
     if (number)
         *number = op->number;
-    ds_result r = ds__stream_submit(s, &o);
-    if (r == DS__CHANGED)
-        r = ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "another thread began to capture the stream");
+    ds_result r = ds__rop_enqueue(s, &o);
     return r < 0 ? ds__rop_refused(op, r) : DS_OK;
 }
 
@@ -119,8 +122,8 @@ static ds_result ds__rop_wait(const ds__group *g, ds__stream *s, const ds__rcall
     o.u.remote.begin = NULL;
     o.u.remote.timeline = g->timeline;
     o.u.remote.upto = number;
-    o.u.remote.name = ds__rop_name(call);
-    return ds__stream_submit(s, &o);
+    o.u.remote.name = ds__net_names[call->kind];
+    return ds__rop_enqueue(s, &o);
 }
 
 #endif

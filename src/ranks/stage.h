@@ -57,6 +57,7 @@ typedef struct ds__stage {
     int joined;   /* 1: the leading stream has waited for the others */
     int opened;   /* 1: `calls` is held */
     int observed; /* 1: observers know of the call */
+    int enqueued; /* 1: an operation of the engine is */
     unsigned step;
     ds__stile *in;
     ds__stile *out;
@@ -141,7 +142,7 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->temps = NULL;
     st->chunks = NULL;
     st->lead = NULL;
-    st->capturing = st->joined = st->opened = st->observed = 0;
+    st->capturing = st->joined = st->opened = st->observed = st->enqueued = 0;
     st->step = 0;
     st->used = 0;
     st->ins = st->outs = 0;
@@ -218,7 +219,7 @@ static ds_result ds__stage_check_types(const ds__stage *st) {
     ds_dtype a = st->call.dtype;
     for (size_t i = 0; i < st->ins + st->outs; i++) {
         ds_dtype b = st->in[i].d.dtype;
-        if (a.code != b.code || a.bits != b.bits || a.lanes != b.lanes)
+        if (!(ds_dtype_equal)(a, b))
             return ds__fail(DS_ERR_INVALID_VALUE, "%s tensor at index %zu has type %s, others %s",
                             i < st->ins ? "input" : "output", i < st->ins ? i : i - st->ins,
                             ds__dtype_name(b, name[0]), ds__dtype_name(a, name[1]));
@@ -322,10 +323,40 @@ static ds_result ds__stage_note_uses(ds__stage *st) {
     return r;
 }
 
+/* Fails the group after a call that was enqueued in part: the other ranks wait for the rest, and
+   later operations would not meet theirs. */
+__attribute__((cold, noinline)) static void ds__stage_break(ds__stage *st, ds_result r) {
+    ds__group *g = st->g;
+    ds__kept_error error;
+    ds__error_save(&error);
+    ds__rop op = { .call = st->call, .number = ds__group_listed(g) };
+    ds__spinlock_lock(&g->lock);
+    ds__group_fail_op(g, &op, r, "was enqueued in part: %s", ds__error_reason(&error));
+    ds__spinlock_unlock(&g->lock);
+    ds__error_restore(&error);
+}
+
+/* Leaves the temporary memory to the group, until the operations of the call have passed. */
+static void ds__stage_keep_temps(ds__stage *st) {
+    ds__group *g = st->g;
+    uint64_t listed = st->temps ? ds__group_listed(g) : 0;
+    while (st->temps) {
+        ds__rtemp *t = st->temps;
+        st->temps = t->next;
+        t->number = st->capturing ? 0 : listed;
+        t->next = g->temps;
+        g->temps = t;
+    }
+    if (st->capturing)
+        ds__group_free_temps(g, 0); /* in the order of the capture */
+}
+
 /* Ends the call, and returns its result. */
 static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     ds__group *g = st->g;
     if (st->opened) {
+        if (DS__UNLIKELY(r < 0 && st->enqueued))
+            ds__stage_break(st, r);
         for (size_t i = 1; i < st->count && st->joined; i++) {
             ds_result one = ds__wait_stream(st->stream[i], st->stream[0]);
             r = r < 0 ? r : one;
@@ -335,15 +366,7 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
         ds__tls.unwatched--;
         if (st->observed)
             ds__stage_observe(st, DS__SEEN_END, r);
-        while (st->temps) {
-            ds__rtemp *t = st->temps;
-            st->temps = t->next;
-            t->number = st->capturing ? 0 : g->listed;
-            t->next = g->temps;
-            g->temps = t;
-        }
-        if (st->capturing)
-            ds__group_free_temps(g, 0); /* in the order of the capture */
+        ds__stage_keep_temps(st);
         ds__mutex_unlock(&g->calls);
     }
     if (r < 0 && st->opened && atomic_load(&g->failed))
@@ -543,6 +566,7 @@ static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
     }
     if (DS__UNLIKELY(st->capturing))
         return ds__capture_rop(st->stream[0], op, op->used_bytes);
+    st->enqueued = 1;
     return ds__rop_submit(op, st->lead, bytes, NULL);
 }
 

@@ -10,8 +10,8 @@
    2. When the stream gets there, the operation has arrived. Arrived operations start in the order
       of the list. Complete operations pass in the order of the list: the timeline of the group,
       for which the streams wait, then has their number.
-   3. Whoever has time drives a group (ds__group_drive): a thread on which an operation arrives, a
-      host thread that waits, or the progress thread. A thread that finds the group locked raises
+   3. A group is driven (ds__group_drive) by a thread on which an operation arrives, a host thread
+      that waits, or the progress thread. A thread that finds the group locked raises
       `news` and leaves: the holder looks again.
    4. The first failure of a group ends all its operations, and every later call.
 
@@ -48,9 +48,9 @@ typedef struct ds__group ds__group;
 enum { DS__RANKS_AWAKE, DS__RANKS_NAPS, DS__RANKS_SLEEPS };
 
 /* States of an operation. */
-enum { DS__ROP_LISTED, DS__ROP_COMPARING, DS__ROP_STARTED, DS__ROP_COMPLETE };
+enum { DS__ROP_LISTED, DS__ROP_COMPARING, DS__ROP_STARTED };
 
-/* What an operation is, for messages, the recorder and the comparison between ranks. */
+/* Describes an operation for messages, the recorder and the comparison between ranks. */
 typedef struct ds__rcall {
     const char *fn;
     ds_site site;
@@ -151,7 +151,6 @@ struct ds__group {
     ds__rop *start;     /* the first one that has not started */
     uint64_t heard;     /* time at which other ranks were asked for a failure */
     _Atomic int failed; /* 1: `code` and `reason` are set */
-    int abandoned;      /* operations that the engine may still work on */
     ds_result code;
     char reason[DS__RANKS_REASON];
 };
@@ -179,9 +178,9 @@ typedef struct ds__rword {
 static struct {
     ds__mutex lock;
     ds__group *groups;
-    ds__spinlock failure_lock; /* of the next two lists; no other lock is taken under it */
+    ds__spinlock failure_lock; /* of `failures` and `words`; no other lock is taken under it */
     ds__rfailure *failures;
-    ds__spinlock capture_lock;     /* of the next list */
+    ds__spinlock capture_lock;     /* of `captures` */
     struct ds__rcapture *captures; /* that graphs have */
     ds__rword
         *words; /* without users; freed by ds_shutdown, since CUDA waits for all devices then */

@@ -33,24 +33,17 @@ static void test_properties_of_a_group(place *p) {
     gate_free(p, &g);
 }
 
-/* Ranks of the parity of this one, in reverse order; the last color has all others. */
+/* Ranks of the parity of this one, in reverse order. */
 static void test_split_orders_by_key(place *p) {
     ds_ranks_info info;
-    place q = *p;
+    int members[RANKS];
+    int count = 0;
+    for (int r = p->size - 1; r >= 0; r--)
+        if (r % 2 == p->rank % 2)
+            members[count++] = r;
+    place q = place_among(p, members, count);
     OK(ds_ranks_split(p->ranks, p->rank % 2, -p->rank, &q.ranks));
     OK(ds_ranks_get_info(q.ranks, &info));
-    q.size = 0;
-    size_t at = 0;
-    for (int r = p->size - 1; r >= 0; r--) {
-        if (r % 2 != p->rank % 2)
-            continue;
-        if (r == p->rank)
-            q.rank = q.size;
-        q.begin[q.size++] = at;
-        at += own_of(p->layout, r);
-    }
-    q.begin[q.size] = q.devices = at;
-    q.first = q.begin[q.rank];
     CHECK(info.rank == q.rank && info.size == q.size, "rank %d of %d", info.rank, info.size);
     CHECK(info.first_device == q.first, "first device %zu", info.first_device);
     small_all(&q, 4);
@@ -59,17 +52,14 @@ static void test_split_orders_by_key(place *p) {
 
 static void test_split_without_a_color(place *p) {
     ds_ranks other = { 1 };
-    place q = *p;
+    int members[RANKS];
+    for (int r = 1; r < p->size; r++)
+        members[r - 1] = r;
     OK(ds_ranks_split(p->ranks, p->rank ? 3 : -1, 0, &other));
     CHECK(!other.id == !p->rank, "handle %d", other.id != 0);
     if (p->rank) {
+        place q = place_among(p, members, p->size - 1);
         q.ranks = other;
-        q.rank--;
-        q.size--;
-        for (int r = 0; r <= q.size; r++)
-            q.begin[r] = p->begin[r + 1] - p->begin[1];
-        q.devices = q.begin[q.size];
-        q.first = q.begin[q.rank];
         small_all(&q, 1);
         OK(ds_ranks_finalize(other));
     }
@@ -81,18 +71,11 @@ static void test_shrink(place *p) {
     place q = *p;
     if (p->rank == excluded)
         return;
-    if (is_local(p)) {
-        OK(ds_ranks_shrink(p->ranks, &excluded, 1, &q.ranks));
-        q.size--;
-        q.devices = q.begin[q.size];
-        small_all(&q, 6);
-        OK(ds_ranks_finalize(q.ranks));
-        return;
-    }
-    ds_result r = ds_ranks_shrink(p->ranks, &excluded, 1, &q.ranks);
-    CHECK(r == DS_OK || r == DS_ERR_UNSUPPORTED, "%s", ds_result_get_name(r));
-    if (r == DS_OK)
-        OK(ds_ranks_finalize(q.ranks));
+    OK(ds_ranks_shrink(p->ranks, &excluded, 1, &q.ranks));
+    q.size--;
+    q.devices = q.begin[q.size];
+    small_all(&q, 6);
+    OK(ds_ranks_finalize(q.ranks));
 }
 
 /* ds_ranks_finalize waits for the work of this rank. */

@@ -126,6 +126,22 @@ static int is_mine(const place *p, size_t device) {
     return device >= p->first && device < p->first + p->own;
 }
 
+/* Returns this rank in a group of `count` ranks of p, in this order, which the caller creates. */
+static place place_among(const place *p, const int *ranks, int count) {
+    place q = *p;
+    q.size = count;
+    q.devices = 0;
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] == p->rank)
+            q.rank = i;
+        q.begin[i] = q.devices;
+        q.devices += p->begin[ranks[i] + 1] - p->begin[ranks[i]];
+    }
+    q.begin[count] = q.devices;
+    q.first = q.begin[q.rank];
+    return q;
+}
+
 /* Options of a collective on the streams of the test. */
 static ds_comm_options options_of(const place *p, size_t root) {
     ds_comm_options o;

@@ -58,22 +58,15 @@ static void program_begin(place *p, program *g, uint64_t seed) {
 /* Makes the groups of a program: all ranks, and two divisions into colors. */
 static void program_split(place *p, program *g) {
     for (int n = 0; n < PROGRAM_GROUPS; n++) {
-        place *q = &g->group[n];
-        size_t at = 0;
-        *q = *p;
-        q->size = 0;
+        int members[RANKS];
+        int count = 0;
         for (int r = 0; r < p->size; r++)
             g->member[n][r] = n ? draw(&g->state, (size_t)n + 1) : 0;
-        for (int r = 0; r < p->size; r++) {
-            if (g->member[n][r] != g->member[n][p->rank])
-                continue;
-            if (r == p->rank)
-                q->rank = q->size;
-            q->begin[q->size++] = at;
-            at += own_of(p->layout, r);
-        }
-        q->begin[q->size] = q->devices = at;
-        q->first = q->begin[q->rank];
+        for (int r = 0; r < p->size; r++)
+            if (g->member[n][r] == g->member[n][p->rank])
+                members[count++] = r;
+        place *q = &g->group[n];
+        *q = place_among(p, members, count);
         OK(ds_ranks_split(p->ranks, (int)g->member[n][p->rank], p->rank, &q->ranks));
     }
 }
@@ -132,13 +125,26 @@ static void program_result(program *g, const program_step *s, const size_t *list
                 total += g->model[list[d]][s->from][at];
         const uint32_t *of_root = g->model[list[root]][s->from];
         const uint32_t *of_part = g->model[list[e / part]][s->from];
-        out[e] = s->kind == SMALL_BROADCAST    ? of_root[e]
-                 : s->kind == SMALL_SCATTER    ? of_root[k * part + e % part]
-                 : s->kind == SMALL_GATHER     ? of_part[e % part]
-                 : s->kind == SMALL_ALL_GATHER ? of_part[e % part]
-                 : s->kind == SMALL_ALL_TO_ALL ? of_part[k * part + e % part]
-                 : s->kind == SMALL_EXCHANGE   ? g->model[list[(k + n - 1) % n]][s->from][e]
-                                               : total;
+        switch (s->kind) {
+        case SMALL_BROADCAST:
+            out[e] = of_root[e];
+            break;
+        case SMALL_SCATTER:
+            out[e] = of_root[k * part + e % part];
+            break;
+        case SMALL_GATHER:
+        case SMALL_ALL_GATHER:
+            out[e] = of_part[e % part];
+            break;
+        case SMALL_ALL_TO_ALL:
+            out[e] = of_part[k * part + e % part];
+            break;
+        case SMALL_EXCHANGE:
+            out[e] = g->model[list[(k + n - 1) % n]][s->from][e];
+            break;
+        default:
+            out[e] = total;
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 
 enum { RANKS = 3, COUNT = 4, WRONG = 1, ENTRIES_AT = 4096 + (1 << 18), ENTRY = 192 };
 
-#define MS 1000000u
+#define MS 1000000ull
 
 typedef struct rank {
     int rank;
@@ -428,6 +428,102 @@ static void test_failures_end_operations_in_the_recorder(void **state) {
     (void)rmdir(folder);
 }
 
+/* ---- parts of failures ----------------------------------------------------------------------- */
+
+static void hold_shortly(void *unused) {
+    (void)unused;
+    ds__os_sleep(200 * MS);
+}
+
+/* Two operations end at the same time, the second one with a failure: the stream of the first has
+   not failed. */
+static void one_of_two(rank *me) {
+    ds_stream_desc desc = { .device = me->device };
+    ds_stream first = me->stream;
+    if (me->rank == WRONG)
+        OK(ds_stream_launch_host_func(first, hold_shortly, NULL, NULL));
+    OK(reduce(me));
+    OK(ds_stream_create(&desc, &me->stream));
+    OK(me->rank == WRONG ? barrier(me) : broadcast(me, 0));
+    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_MISMATCH, "differ in kind");
+    OK(ds_stream_synchronize(first));
+    for (int i = 0; i < COUNT; i++)
+        CHECK(me->sum[i] == 6);
+}
+
+static void test_operation_before_a_failed_one_is_complete(void **state) {
+    (void)state;
+    run(one_of_two, 8000 * MS, 0);
+}
+
+/* The memory for the rest of a collective is missing on a rank. */
+static void in_part(rank *me) {
+    int64_t count = 3 << 20;
+    int64_t stride = 2;
+    ds_comm_options o = { .streams = &me->stream, .stream_count = 1, .ranks = me->world };
+    float *in = calloc((size_t)count, sizeof *in);
+    float *out = calloc((size_t)(count * stride), sizeof *out);
+    ds_tensor from = ds_tensor_of(in, me->device, ds_float32(), 1, &count);
+    ds_tensor to = ds_tensor_of(out, me->device, ds_float32(), 1, &count);
+    const ds_tensor *ins = &from;
+    const ds_tensor *outs = &to;
+    to.strides = &stride;
+    if (me->rank == WRONG) {
+        OK(ds_mem_empty_cache(me->device, NULL));
+        size_t reserved = ds_mem_get_reserved(me->device);
+        OK(ds_mem_set_limit(me->device, reserved + (14 << 20)));
+        EXPECT(ds_comm_all_reduce(&ins, &outs, 1, DS_REDUCE_SUM, &o), DS_ERR_LIMIT_EXCEEDED, "");
+        OK(ds_mem_set_limit(me->device, 0));
+        DS_IGNORE(ds_stream_synchronize(me->stream));
+    } else {
+        ds_result r = ds_comm_all_reduce(&ins, &outs, 1, DS_REDUCE_SUM, &o);
+        CHECK(ds_stream_synchronize(me->stream) < 0 || r < 0);
+    }
+    EXPECT(ds_ranks_get_status(me->world), DS_ERR_LIMIT_EXCEEDED, "was enqueued in part");
+    pthread_barrier_wait(&all);
+    free(in);
+    free(out);
+}
+
+static void test_collective_that_is_enqueued_in_part_fails_the_group(void **state) {
+    (void)state;
+    run(in_part, 8000 * MS, 0);
+}
+
+/* An exchange with two other ranks: the transfer that fits does not hide the one that does not. */
+static void two_transfers(rank *me) {
+    static void *comms[RANKS];
+    float box[2 * COUNT] = { 0 };
+    ds__net_comm comm;
+    ds__net_request request;
+    const ds__ranks_engine *e = &ds__local_engine;
+    ds_ranks_desc desc = { .rank = me->rank, .size = RANKS, .id = "transfers" };
+    OK(e->init(&desc, DS__FOREVER, &comm));
+    comms[me->rank] = comm.comm;
+    pthread_barrier_wait(&all);
+    if (me->rank == 0) {
+        ds__net_transfer in[] = { { box, 16, 1, 0, 1 }, { box + COUNT, 16, 2, 0, 1 } };
+        ds__net_transfer wrong = { me->data, 8, 0, 0, 0 };
+        ds__net_transfer right = { me->data, 16, 0, 0, 0 };
+        ds__net_op op = { .kind = DS__NET_EXCHANGE, .transfers = in, .transfer_count = 2 };
+        ds__net_op send = { .kind = DS__NET_EXCHANGE, .transfers = &wrong, .transfer_count = 1 };
+        ds__net_request other;
+        OK(e->start(comms[0], &op, &request));
+        EXPECT(e->start(comms[1], &send, &other), DS_ERR_MISMATCH, "rank 1 sends 8 bytes");
+        send.transfers = &right;
+        OK(e->start(comms[2], &send, &other));
+        OK(e->test(comms[2], &other));
+        EXPECT(e->test(comms[0], &request), DS_ERR_MISMATCH, "differ in size");
+    }
+    pthread_barrier_wait(&all);
+    e->destroy(comm.comm, 0);
+}
+
+static void test_failure_of_a_transfer_is_kept(void **state) {
+    (void)state;
+    run(two_transfers, 8000 * MS, 0);
+}
+
 static int begin(void **state) {
     (void)state;
     setenv("DEVSTREAM_CPU_DEVICES", "3", 1);
@@ -454,6 +550,9 @@ int main(void) {
         cmocka_unit_test(test_forked_child_is_refused),
         cmocka_unit_test(test_failures_end_operations_in_the_recorder),
         cmocka_unit_test(test_stream_that_has_failed_fails_the_group),
+        cmocka_unit_test(test_operation_before_a_failed_one_is_complete),
+        cmocka_unit_test(test_collective_that_is_enqueued_in_part_fails_the_group),
+        cmocka_unit_test(test_failure_of_a_transfer_is_kept),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

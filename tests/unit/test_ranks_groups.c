@@ -39,11 +39,14 @@ static const char *group_id;
     } while (0)
 
 static void open_member(member *m) {
+    ds_device device = ds_device_current();
     EXPECT(ds_ranks_init(&(ds_ranks_desc){ .engine = "local",
                                            .rank = m->rank,
                                            .size = SIZE,
                                            .id = group_id,
                                            .label = "team",
+                                           .devices = &device,
+                                           .device_count = 1,
                                            .timeout_ns = 20000000000u },
                          &m->ranks) == DS_OK);
     EXPECT(ds_stream_create(NULL, &m->stream) == DS_OK);
