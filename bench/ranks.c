@@ -21,22 +21,6 @@ static void must(ds_result r, const char *call) {
     exit(1);
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double middle(double *list, int count) {
-    qsort(list, (size_t)count, sizeof *list, by_value);
-    return list[count / 2];
-}
-
 /* What is measured. */
 typedef struct setting {
     ds_ranks group;
@@ -73,12 +57,13 @@ static void all_reduce(const setting *s, int way) {
     }
 }
 
+/* Returns microseconds for each operation. */
 static double block(const setting *s, int way, int times) {
     MPI_Barrier(MPI_COMM_WORLD);
-    double begin = seconds();
+    double begin = bench_now_ns();
     for (int i = 0; i < times; i++)
         all_reduce(s, way);
-    return (seconds() - begin) / times;
+    return (bench_now_ns() - begin) / times / 1e3;
 }
 
 static void tensors(setting *s, int count) {
@@ -123,7 +108,7 @@ static void table(setting *s) {
         tensors(s, sizes[i].bytes / 4);
         for (int b = -1; b < BLOCKS; b++)
             for (int way = 0; way < WAYS; way++) {
-                double t = block(s, way, sizes[i].times) * 1e6;
+                double t = block(s, way, sizes[i].times);
                 if (b < 0)
                     continue;
                 us[way][b] = t;
@@ -132,11 +117,11 @@ static void table(setting *s) {
         if (!rank)
             printf("| %s |", sizes[i].name);
         for (int way = 0; way < WAYS && !rank; way++) {
-            printf(" %.2f us", middle(us[way], BLOCKS));
+            printf(" %.2f us", bench_median(us[way], BLOCKS));
             if (way && !i)
-                printf(", %+.2f us", middle(ratio[way], BLOCKS));
+                printf(", %+.2f us", bench_median(ratio[way], BLOCKS));
             else if (way)
-                printf(", %.0f %%", 100 * middle(ratio[way], BLOCKS));
+                printf(", %.0f %%", 100 * bench_median(ratio[way], BLOCKS));
             printf(" |");
         }
         if (!rank)
@@ -145,11 +130,41 @@ static void table(setting *s) {
     }
 }
 
+/* The cost of the flight recorder at 8 B: the median of the differences of neighbouring blocks and
+   their quartiles. A third group without recorder shows what two groups differ by without it. */
+static void recorder_cost(const setting *s, ds_ranks third) {
+    static const char *const names[] = { "with flight recorder", "another group without" };
+    double difference[2][BLOCKS];
+    setting x = *s;
+    tensors(&x, 2);
+    for (int b = -1; b < BLOCKS; b++) {
+        x.recorded = s->recorded;
+        double plain = block(&x, ENGINE, 3000), recorded = block(&x, RECORDED, 3000);
+        x.recorded = third;
+        double other = block(&x, RECORDED, 3000);
+        if (b < 0)
+            continue;
+        difference[0][b] = (recorded - plain) * 1e3;
+        difference[1][b] = (other - plain) * 1e3;
+    }
+    if (!rank)
+        printf("\n| all_reduce of 8 B, against a group without recorder | median | quartiles |\n"
+               "|---|---|---|\n");
+    for (int i = 0; i < 2 && !rank; i++) {
+        double median = bench_median(difference[i], BLOCKS); /* sorts */
+        printf("| %s | %+.0f ns | %+.0f to %+.0f ns |\n", names[i], median,
+               difference[i][BLOCKS / 4], difference[i][BLOCKS - 1 - BLOCKS / 4]);
+    }
+    end_tensors(&x);
+}
+
 /* ---- overlap --------------------------------------------------------------------------------- */
 
-enum { PIECES = 64 };
+enum { PIECES = 16 };
 
-static double work_unit; /* rounds of arithmetic in a piece */
+static double piece_us;     /* the duration of a piece of work */
+static double rounds_in_us; /* of arithmetic */
+static int elsewhere;       /* 1: the processor sleeps, as if another device did the work */
 
 static float burn(double rounds) {
     volatile float x = 1;
@@ -158,16 +173,24 @@ static float burn(double rounds) {
     return x;
 }
 
-static int burn_kernel(size_t first, size_t count, const void *args) {
+static void piece(void) {
+    if (elsewhere)
+        nanosleep(&(struct timespec){ .tv_nsec = (long)(piece_us * 1e3) }, NULL);
+    else
+        burn(piece_us * rounds_in_us);
+}
+
+static int piece_kernel(size_t first, size_t count, const void *args) {
     (void)first;
     (void)args;
     for (size_t i = 0; i < count; i++)
-        burn(work_unit);
+        piece();
     return 0;
 }
 
-/* Returns the time of computation and communication together. how: 0 raw without tests, 1 raw with
-   a test after each piece, 2 devstream. */
+enum { NO_TEST, TESTS, DEVSTREAM, HOWS };
+
+/* Returns the microseconds of computation and communication together. */
 static double both(const setting *s, int how, ds_kernel kernel, ds_stream other) {
     MPI_Request request;
     const ds_tensor *in = s->in, *out = s->out;
@@ -176,61 +199,72 @@ static double both(const setting *s, int how, ds_kernel kernel, ds_stream other)
     };
     int over = 0;
     MPI_Barrier(MPI_COMM_WORLD);
-    double begin = seconds();
-    if (how == 2) {
+    double begin = bench_now_ns();
+    if (how == DEVSTREAM) {
         OK(ds_comm_all_reduce(&in, &out, 1, DS_REDUCE_SUM, &options));
         for (int i = 0; i < PIECES; i++)
             OK(ds_kernel_launch(kernel, 1, NULL, 0, other));
         OK(ds_stream_synchronize(s->stream));
         OK(ds_stream_synchronize(other));
-        return seconds() - begin;
+        return (bench_now_ns() - begin) / 1e3;
     }
     MPI_Iallreduce(in->data, out->data, s->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD, &request);
     for (int i = 0; i < PIECES; i++) {
-        burn(work_unit);
-        if (how == 1 && !over)
+        piece();
+        if (how == TESTS && !over)
             MPI_Test(&request, &over, MPI_STATUS_IGNORE);
     }
     MPI_Wait(&request, MPI_STATUS_IGNORE);
-    return seconds() - begin;
+    return (bench_now_ns() - begin) / 1e3;
 }
 
 static double compute(void) {
     MPI_Barrier(MPI_COMM_WORLD);
-    double begin = seconds();
+    double begin = bench_now_ns();
     for (int i = 0; i < PIECES; i++)
-        burn(work_unit);
-    return seconds() - begin;
+        piece();
+    return (bench_now_ns() - begin) / 1e3;
 }
 
-/* The share of the shorter of computation and communication that the other one hides. */
-static void overlap(setting *s) {
-    static const char *const names[] = { "MPI_Iallreduce, no test", "MPI_Iallreduce, tests between",
-                                         "devstream, kernels on another stream" };
-    double hidden[3][BLOCKS];
-    ds_kernel kernel;
-    ds_stream other;
-    OK(ds_kernel_create(&(ds_kernel_desc){ .name = "burn", .cpu_fn = burn_kernel }, &kernel));
-    OK(ds_stream_create(NULL, &other));
-    tensors(s, (16 << 20) / 4);
-    double alone = block(s, RAW, 3);
-    MPI_Bcast(&alone, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    double begin = seconds();
-    burn(1e6);
-    work_unit = alone / PIECES / ((seconds() - begin) / 1e6);
+/* Writes the median share of the shorter one, of computation and communication, that the other one
+   hides. */
+static void overlap_of(const setting *s, ds_kernel kernel, ds_stream other, double share[HOWS]) {
+    double hidden[HOWS][BLOCKS];
     for (int b = -1; b < BLOCKS; b++)
-        for (int how = 0; how < 3; how++) {
-            double comm = block(s, how == 2 ? ENGINE : RAW_REQUEST, 1), work = compute();
+        for (int how = 0; how < HOWS; how++) {
+            double comm = block(s, how == DEVSTREAM ? ENGINE : RAW_REQUEST, 1), work = compute();
             double least = comm < work ? comm : work;
             double t = (comm + work - both(s, how, kernel, other)) / least;
             if (b >= 0)
                 hidden[how][b] = t;
         }
+    for (int how = 0; how < HOWS; how++)
+        share[how] = 100 * bench_median(hidden[how], BLOCKS);
+}
+
+static void overlap(setting *s) {
+    static const char *const names[] = { "MPI_Iallreduce, no test", "MPI_Iallreduce, tests between",
+                                         "devstream, kernels on another stream" };
+    double share[2][HOWS];
+    ds_kernel kernel;
+    ds_stream other;
+    OK(ds_kernel_create(&(ds_kernel_desc){ .name = "piece", .cpu_fn = piece_kernel }, &kernel));
+    OK(ds_stream_create(NULL, &other));
+    tensors(s, (16 << 20) / 4);
+    double alone = block(s, RAW, 3);
+    MPI_Bcast(&alone, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    piece_us = alone / PIECES;
+    double begin = bench_now_ns();
+    burn(1e6);
+    rounds_in_us = 1e9 / (bench_now_ns() - begin);
+    for (elsewhere = 0; elsewhere < 2; elsewhere++)
+        overlap_of(s, kernel, other, share[elsewhere]);
     if (!rank)
-        printf("\n| overlap of an all_reduce of 16 MiB with as much computation | hidden |\n"
-               "|---|---|\n");
-    for (int how = 0; how < 3 && !rank; how++)
-        printf("| %s | %.0f %% |\n", names[how], 100 * middle(hidden[how], BLOCKS));
+        printf(
+            "\n| hidden of an all_reduce of 16 MiB and as much computation | processors compute | "
+            "processors sleep |\n|---|---|---|\n");
+    for (int how = 0; how < HOWS && !rank; how++)
+        printf("| %s | %.0f %% | %.0f %% |\n", names[how], share[0][how], share[1][how]);
     end_tensors(s);
     OK(ds_stream_destroy(other));
     OK(ds_kernel_destroy(kernel));
@@ -240,6 +274,7 @@ int main(int argc, char **argv) {
     int level;
     char record[300];
     setting s = { .count = 0 };
+    ds_ranks third;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level) || argc < 2)
         return 2;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -247,10 +282,13 @@ int main(int argc, char **argv) {
     snprintf(record, sizeof record, "%s/ranks-%%r", argv[1]);
     OK(ds_ranks_init(&(ds_ranks_desc){ .engine = "mpi", .record = "" }, &s.group));
     OK(ds_ranks_init(&(ds_ranks_desc){ .engine = "mpi", .record = record }, &s.recorded));
+    OK(ds_ranks_init(&(ds_ranks_desc){ .engine = "mpi", .record = "" }, &third));
     OK(ds_stream_create(NULL, &s.stream));
     table(&s);
+    recorder_cost(&s, third);
     overlap(&s);
     OK(ds_stream_destroy(s.stream));
+    OK(ds_ranks_finalize(third));
     OK(ds_ranks_finalize(s.recorded));
     OK(ds_ranks_finalize(s.group));
     OK(ds_shutdown());
