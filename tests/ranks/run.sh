@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests of process groups with MPICH, which install.sh installs:
 #     run.sh PROGRAM [NAME]     only tests with NAME in their name
-# Environment: RANKS: numbers of ranks ("2 3 4 8"); SHARE: only a part of them (tests/turn.sh).
+# Environment: RANKS: numbers of ranks ("2 3 4 8").
 # Prints the line "ranks: N passed, M failed with R ranks" for each number. Exit 1: a test failed.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -18,7 +18,7 @@ trap 'rm -f "$said"' EXIT
 # The exit status does not count: after a test that gives up requests MPI is not finalized, and mpiexec
 # may end the last ranks.
 # shellcheck disable=SC2086
-for ranks in $(tests/turn.sh ${RANKS:-2 3 4 8}); do
+for ranks in ${RANKS:-2 3 4 8}; do
     LD_LIBRARY_PATH=$folder/lib timeout -k 5 300 "$folder/bin/mpiexec" -n "$ranks" "$program" $name >"$said" 2>&1
     if grep -q "^ranks: [1-9][0-9]* passed, 0 failed with $ranks ranks" "$said"; then
         grep -E '^(ok |ranks:|skip )' "$said"
