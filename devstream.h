@@ -6820,6 +6820,11 @@ typedef struct ds__processes {
 
 struct ds__activity_standing;
 
+/* Storage of a driver between library_begin and library_end. */
+typedef struct ds__library_scope {
+    uint64_t words[5];
+} ds__library_scope;
+
 struct ds__driver {
     const char *name;
     ds_device_type type;
@@ -6862,7 +6867,11 @@ struct ds__driver {
     /* passes all numbers that will ever be waited for; streams that wait for `from` or more fail,
        if the driver can make streams fail */
     void (*timeline_fail)(void *timeline, uint64_t from, ds_result code, const char *text);
-    void (*timeline_destroy)(void *timeline);      /* no stream waits for it any more */
+    void (*timeline_destroy)(void *timeline); /* no stream waits for it any more */
+    /* makes a device current on the calling thread, and allows calls that an open capture forbids,
+       for calls into a library that uses the device; library_end restores both */
+    void (*library_begin)(int device, ds__library_scope *out);
+    void (*library_end)(const ds__library_scope *scope);
     void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
     void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
@@ -15232,7 +15241,7 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t counter, ds__cpu_pro
 
 /* cpu/timeline.h - timelines: numbers that other libraries pass.
 
-   Implements the entries `timeline_create` to `timeline_destroy`. A timeline is a stream without
+   Implements the entries `timeline_create` to `library_end`. A timeline is a stream without
    operations (DS__CPU_COUNTS): streams wait for its numbers as for those of another stream, and
    take over its failure.
 
@@ -15281,6 +15290,15 @@ static void ds__cpu_timeline_destroy(void *timeline) {
     t->next = ds__cpu.free_timelines;
     ds__cpu.free_timelines = t;
     ds__spinlock_unlock(&ds__cpu.object_lock);
+}
+
+static void ds__cpu_library_begin(int device, ds__library_scope *out) {
+    (void)device;
+    (void)out;
+}
+
+static void ds__cpu_library_end(const ds__library_scope *scope) {
+    (void)scope;
 }
 
 /* cpu/watcher.h - watcher thread, and interprocess event entries.
@@ -18489,6 +18507,8 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_timeline_pass,
                                            ds__cpu_timeline_fail,
                                            ds__cpu_timeline_destroy,
+                                           ds__cpu_library_begin,
+                                           ds__cpu_library_end,
                                            ds__cpu_kernel_destroy,
                                            ds__cpu_capture_abandon,
                                            ds__cpu_graph_destroy,
@@ -26431,9 +26451,9 @@ static ds_result ds__cuda_pointer_query(const void *ptr, ds_pointer_info *out) {
 
 /* cuda/timeline.h - timelines: numbers that other libraries pass.
 
-   Implements the entries `timeline_create` to `timeline_destroy`, and enqueues work of other
-   libraries (ds__cuda_submit_remote): a host function that begins the work, and a wait for a word
-   of pinned memory that holds the number. The host function returns as soon as the work has begun.
+   Implements the entries `timeline_create` to `library_end`, and enqueues work of other libraries
+   (ds__cuda_submit_remote): a host function that begins the work, and a wait for a word of pinned
+   memory that holds the number. The host function returns as soon as the work has begun.
 
    Policy: cudaFreeHost waits for all devices, also for streams that wait for another process. The
    end of a timeline must not, so its memory is kept for another one, whose numbers continue.
@@ -26490,6 +26510,34 @@ static void ds__cuda_timeline_destroy(void *timeline) {
     else
         ds__cuda.free_timelines = t;
     ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Calls of another library, which may use the device. */
+typedef struct ds__cuda_library {
+    ds__cuda_scope scope;
+    int open;
+    int relaxed;
+    enum cudaStreamCaptureMode mode;
+} ds__cuda_library;
+
+_Static_assert(sizeof(ds__cuda_library) <= sizeof(ds__library_scope), "a scope fits into it");
+
+/* If the device cannot be made current, the library reports a failure of its own. */
+static void ds__cuda_library_begin(int device, ds__library_scope *out) {
+    ds__cuda_library l = { .open = 0 };
+    l.open = ds__cuda_scope_begin(&l.scope, device) == DS_OK;
+    if (l.open)
+        l.relaxed = ds__cuda_relax(&l.scope, &l.mode);
+    memcpy(out->words, &l, sizeof l);
+}
+
+static void ds__cuda_library_end(const ds__library_scope *scope) {
+    ds__cuda_library l;
+    memcpy(&l, scope->words, sizeof l);
+    if (!l.open)
+        return;
+    ds__cuda_unrelax(&l.scope, l.relaxed, l.mode);
+    ds__cuda_scope_end(&l.scope);
 }
 
 /* Frees the memory of a list of timelines; a device is current. */
@@ -29689,6 +29737,8 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_timeline_pass,
                                             ds__cuda_timeline_fail,
                                             ds__cuda_timeline_destroy,
+                                            ds__cuda_library_begin,
+                                            ds__cuda_library_end,
                                             ds__cuda_kernel_destroy,
                                             ds__cuda_capture_abandon,
                                             ds__cuda_graph_destroy,

@@ -435,7 +435,7 @@ typedef struct ds__net_transfer {
     void *at;
     size_t bytes;
     int rank;
-    int tag;     /* 0 to 32767 */
+    int tag;     /* 0 to 32766 */
     int receive; /* 1: `at` is written */
 } ds__net_transfer;
 
@@ -452,6 +452,7 @@ typedef struct ds__net_op {
     ds__net_parts out_parts;
     const ds__net_transfer *transfers;
     size_t transfer_count;
+    int on_gpu; /* 1: in, out and the transfers may be memory of a GPU */
 } ds__net_op;
 
 /* Storage of a started operation for its engine. */
@@ -475,6 +476,8 @@ typedef struct ds__ranks_engine {
     /* Returns 1 if the engine can compute the reduction with devstream's results: the same bits for
        integers, and NaN if an operand of a maximum or minimum is NaN. Never DS_REDUCE_AVERAGE. */
     int (*reduces)(ds_dtype dtype, ds_reduce_op op);
+    /* Returns 1 if in, out and the transfers of such an operation may be memory of a GPU. */
+    int (*reaches)(ds__net_kind kind);
     /* Creates the communicator of all ranks. deadline: of ds__now_ns. */
     ds_result (*init)(const ds_ranks_desc *desc, uint64_t deadline, ds__net_comm *out);
     /* Creates a communicator of the ranks with the same color; out->comm NULL: it is negative. */
@@ -605,6 +608,7 @@ struct ds__group {
     uint64_t id;     /* the same on all ranks */
     uint32_t splits; /* groups that were made of this one */
     const ds__driver *driver;
+    int gpu;        /* 1: the engine may call CUDA for the memory of this rank's devices */
     size_t devices; /* of the group */
     size_t *first;  /* size + 1: the first device of each rank */
     int *world;     /* of each rank, its number in the flight recorder */
@@ -1842,9 +1846,12 @@ static void ds__group_step(ds__group *g) {
     uint64_t now = ds__now_ns();
     const char *fn = ds__tls.fn;
     ds_site site = ds__tls.site;
+    ds__library_scope scope;
     ds__tls.fn = NULL; /* sentences of the engine name no call */
     ds__tls.site.file = NULL;
     ds__tls.mute++;
+    if (g->gpu)
+        g->driver->library_begin(g->own[0].index, &scope);
     ds__group_list_ops(g);
     ds__group_start_ops(g, now);
     ds__group_pass_ops(g, now);
@@ -1852,6 +1859,8 @@ static void ds__group_step(ds__group *g) {
         ds__group_watch(g, now);
     if (atomic_load(&g->failed))
         ds__group_clear_ops(g);
+    if (g->gpu)
+        g->driver->library_end(&scope);
     ds__tls.mute--;
     ds__tls.fn = fn;
     ds__tls.site = site;
@@ -1886,12 +1895,14 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     ds__group *g = op->group;
     uint64_t number = op->number;
     int failed = how == DS__REMOTE_FAILED;
-    int spin = op->spin && !failed;
+    int in_host_func = g->gpu && how != DS__REMOTE_AT_ONCE; /* CUDA forbids calls there */
+    int spin = op->spin && !failed && !in_host_func;
     atomic_fetch_add(&g->users, 1);
     atomic_fetch_add(&ds__drive.open, 1);
     atomic_store(&op->arrived, failed ? 2 : 1);
     atomic_fetch_add(&g->news, 1);
-    ds__group_drive(g);
+    if (!in_host_func)
+        ds__group_drive(g);
     uint64_t since = spin ? ds__now_ns() : 0;
     while (atomic_load(&g->passed) < number && spin && !atomic_load(&g->failed) &&
            ds__now_ns() - since < DS__RANKS_SPIN_NS)
@@ -2184,6 +2195,7 @@ static ds_result ds__group_describe(ds__group *g, const ds_ranks_desc *desc) {
             return r;
     }
     g->driver = ds__driver_of(g->own[0]);
+    g->gpu = g->driver->type == DS_DEVICE_CUDA && g->engine->reaches(DS__NET_EXCHANGE);
     g->flags = desc->flags;
     g->timeout_ns = desc->timeout_ns;
     return DS_OK;
@@ -2832,11 +2844,19 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->in = st->out = NULL;
 }
 
+/* Finds out whether the engine reaches the memory of the devices in such an operation. */
+static void ds__stage_reach(ds__stage *st, ds__net_kind kind) {
+    const ds__group *g = st->g;
+    st->direct = g->driver->type == DS_DEVICE_CPU || (g->gpu && g->engine->reaches(kind));
+}
+
 /* Opens a call on the group of the options, which ds__stage_init has prepared. kind: the operation,
    for messages and the recorder. `own` and `count` are the devices of the streams; NULL: those of
    the rank. */
 static ds_result ds__stage_open(ds__stage *st, int kind) {
     const ds_comm_options *options = st->options;
+    int reduces =
+        kind == DS__NET_ALL_REDUCE || kind == DS__NET_REDUCE || kind == DS__NET_REDUCE_SCATTER;
     ds_result r = DS_OK;
     st->g = ds__group_pin(options->ranks);
     if (!st->g)
@@ -2845,7 +2865,7 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
         st->own = st->g->own;
         st->count = st->g->owns;
     }
-    st->direct = st->g->driver->type == DS_DEVICE_CPU;
+    ds__stage_reach(st, reduces ? DS__NET_ALL_TO_ALL : (ds__net_kind)kind);
     st->call = (ds__rcall){ .fn = ds__tls.fn,
                             .site = ds__tls.site,
                             .kind = kind,
@@ -3176,7 +3196,7 @@ static ds_result ds__stage_source(ds__stage *st, const ds__stile *tile, ds__smem
 static int ds__stile_is_read_early(const ds__stage *st, const ds__stile *tile) {
     ds_pointer_info info;
     ds_result r;
-    if (st->direct || tile->d.device.type != DS_DEVICE_HOST)
+    if (st->g->driver->type == DS_DEVICE_CPU || tile->d.device.type != DS_DEVICE_HOST)
         return 0;
     DS__KEEPING(r, (ds_pointer_get_info)(tile->d.first, &info));
     return r < 0 || info.kind != DS_MEMORY_PINNED;
@@ -3237,6 +3257,7 @@ static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
     op->net.kind = kind;
     op->net.dtype = st->call.dtype;
     op->net.reduce_op = st->call.op;
+    op->net.on_gpu = st->direct && st->g->gpu;
     return op;
 }
 
@@ -3723,9 +3744,13 @@ static int ds__stile_is_on_lead(const ds__stile *tile) {
 
 /* ---- order of the engine --------------------------------------------------------------------- */
 
-static int ds__reduce_is_by_engine(const ds__stage *st) {
-    return (st->options->flags & DS_COMM_ANY_ORDER) &&
-           st->g->engine->reduces(st->call.dtype, st->call.op);
+/* Decides whether the engine reduces: *st is then for memory that it reaches in a reduction. */
+static int ds__reduce_is_by_engine(ds__stage *st) {
+    if (!(st->options->flags & DS_COMM_ANY_ORDER) ||
+        !st->g->engine->reduces(st->call.dtype, st->call.op))
+        return 0;
+    ds__stage_reach(st, DS__NET_ALL_REDUCE);
+    return 1;
 }
 
 /* Gives the reduction of this rank's tensors in memory of the leading device. *out: the memory of
@@ -3885,11 +3910,11 @@ static ds_result ds__reduce_large(ds__stage *st, int root) {
 
 /* Reduces to all ranks, or with a root to that rank. */
 static ds_result ds__reduce_run(ds__stage *st, int root) {
+    ds__net_kind kind = root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE;
     DS__TRY(ds__stage_begin(st));
-    if (ds__reduce_is_by_engine(st) && ds__stage_is_in_pieces(st, st->in[0].d.bytes))
-        return ds__reduce_in_pieces(st, root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE, root);
     if (ds__reduce_is_by_engine(st))
-        return ds__reduce_by_engine(st, root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE, root);
+        return ds__stage_is_in_pieces(st, st->in[0].d.bytes) ? ds__reduce_in_pieces(st, kind, root)
+                                                             : ds__reduce_by_engine(st, kind, root);
     if (st->g->devices * st->in[0].d.bytes <= DS__REDUCE_SMALL)
         return ds__reduce_small(st, root);
     return ds__reduce_large(st, root);
@@ -4387,7 +4412,7 @@ static ds_result ds__across_all_to_all(ds__stage *st, const ds__comm_call *c) {
    Locks: `calls` of the group is held while operations are enqueued.
    Threads: caller's threads. */
 
-enum { DS__EXCHANGE_TAGS = 32768 };
+enum { DS__EXCHANGE_TAGS = 32767 };
 
 /* Checks the numbers of a transfer. */
 static ds_result ds__transfer_check(const ds__group *g, const ds_ranks_transfer *t, size_t i) {
@@ -5189,6 +5214,12 @@ static void ds__local_destroy(void *comm, int failed) {
     ds__host_free(c);
 }
 
+/* Its threads copy with the processor. */
+static int ds__local_reaches(ds__net_kind kind) {
+    (void)kind;
+    return 0;
+}
+
 static void ds__local_library(char *out, size_t size) {
     if (size)
         *out = '\0';
@@ -5201,6 +5232,7 @@ static const ds__ranks_engine ds__local_engine = { .name = "local",
                                                    .captures = 1,
                                                    .cancels = 1,
                                                    .reduces = ds__local_reduces,
+                                                   .reaches = ds__local_reaches,
                                                    .init = ds__local_init,
                                                    .split = ds__local_split,
                                                    .shrink = ds__local_shrink,
@@ -5441,6 +5473,8 @@ typedef struct ds__mpi_table {
    Locks: callers hold ds__mpi_state.mutex (ranks/mpi_comm.h).
    Threads: the table is written before the first communicator is created, then only read. */
 
+static void *ds__mpi_handle; /* of the library; NULL: the process is linked with it */
+
 #if DS__MPI_LOADED
 
 static ds__mpi_table ds__mpi;
@@ -5483,6 +5517,7 @@ static ds_result ds__mpi_fill(void *library, const char *name) {
             return ds__fail(DS_ERR_UNSUPPORTED, "%s has no function %s", name, names[i]);
     }
     memcpy(&ds__mpi, found, sizeof ds__mpi);
+    ds__mpi_handle = library;
     return DS_OK;
 }
 
@@ -5562,6 +5597,15 @@ static inline ds_result ds__mpi_result(int code, const char *call) {
 /* Calls a function of MPI; gives DS_OK, or reports its error and gives DS_ERR_FAILED. */
 #define DS__MPI_CALL(function, ...) ds__mpi_result(ds__mpi.function(__VA_ARGS__), "MPI_" #function)
 
+/* Returns 1 if the library says that it accepts memory of GPUs. MPICH and Open MPI have the
+   function, which no standard has. */
+static int ds__mpi_asks_cuda(void) {
+    int (*query)(void);
+    void *found = ds__os_library_symbol(ds__mpi_handle, "MPIX_Query_cuda_support");
+    memcpy(&query, &found, sizeof found);
+    return query && query() == 1;
+}
+
 /* ranks/mpi_comm.h - communicators of MPI.
 
    Creates, splits, shrinks and destroys the communicators of the engine "mpi" (ds__mpi_link), and
@@ -5589,6 +5633,7 @@ enum {
     DS__MPI_TAG_MEETING = 2,
     DS__MPI_TAG_GROUP = 3,
     DS__MPI_TAG_END = 4,
+    DS__MPI_TAG_COLLECTIVE = 32767, /* behind those of exchanges; each MPI has it */
     DS__MPI_TELL_ROUNDS = 64 /* tests of each message of a failure before its memory is leaked */
 };
 
@@ -5619,6 +5664,7 @@ static struct {
     ds__mpi_comm last;       /* a copy of MPI_COMM_WORLD, for the end of MPI */
     ds__mpi_request copying; /* the request of this copy */
     char told;               /* byte of a process that does not finalize MPI */
+    int reaches_gpus;        /* 1: messages may be in memory of a GPU */
 } ds__mpi_state = { .mutex = DS__MUTEX_INIT, .calls = DS__MUTEX_INIT };
 
 /* Begin and end calls of MPI. */
@@ -6051,9 +6097,12 @@ static void ds__mpi_destroy(void *comm, int failed) {
    3. An exchange allocates its requests. A reduce-scatter with parts of different sizes allocates
       its counts; with counts of int, all operations with parts do. Others allocate nothing.
    4. A receive that gets fewer bytes than it has room for fails with DS_ERR_MISMATCH.
+   5. Memory of a GPU is passed to MPI_Isend and MPI_Irecv only, if the library says that it accepts
+      such memory: Open MPI does not in nonblocking collectives (FAQ "Running CUDA-aware Open MPI",
+      entries 3 and 4). Reductions and broadcasts are staged in pinned memory, so that they use the
+      library's algorithms.
 
-   Invariants: buffers of a reduce-scatter do not overlap, unless in == out. If an all-to-all has in
-   == out, its parts are the same on both sides.
+   Invariants: buffers of a reduce-scatter do not overlap, unless in == out.
    Locks: as ranks/engine.h says; calls of MPI are between ds__mpi_begin and ds__mpi_end.
    Threads: any. */
 
@@ -6309,22 +6358,12 @@ static ds_result ds__mpi_start_all_to_all(const ds__mpi_link *link, const ds__ne
                         out.at, DS__MPI_BYTE, link->comm, &p->one);
 }
 
-/* If a transfer cannot be started, those before it stay with MPI. */
-static ds_result ds__mpi_start_exchange(const ds__mpi_link *link, const ds__net_op *op,
-                                        ds__mpi_pending *p) {
-    DS__REQUIRE(op->transfer_count <= INT_MAX,
-                "an exchange has %zu transfers; at most %d are "
-                "allowed",
-                op->transfer_count, INT_MAX);
-    p->list = ds__host_alloc((op->transfer_count + 1) * sizeof *p->list);
-    p->transfers = op->transfers;
-    if (!p->list)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers",
-                        op->transfer_count);
-
+/* Starts the transfers of p. If one cannot be started, those before it stay with MPI. */
+static ds_result ds__mpi_start_transfers(const ds__mpi_link *link, size_t count,
+                                         ds__mpi_pending *p) {
     ds_result r = DS_OK;
-    for (size_t i = 0; r == DS_OK && i < op->transfer_count; i++) {
-        const ds__net_transfer *t = &op->transfers[i];
+    for (size_t i = 0; r == DS_OK && i < count; i++) {
+        const ds__net_transfer *t = &p->transfers[i];
         ds__mpi_count bytes = (ds__mpi_count)t->bytes;
         r = ds__mpi_count_check(t->bytes);
         if (r == DS_OK && t->receive)
@@ -6338,10 +6377,90 @@ static ds_result ds__mpi_start_exchange(const ds__mpi_link *link, const ds__net_
     return r;
 }
 
+static ds_result ds__mpi_start_exchange(const ds__mpi_link *link, const ds__net_op *op,
+                                        ds__mpi_pending *p) {
+    DS__REQUIRE(op->transfer_count <= INT_MAX,
+                "an exchange has %zu transfers; at most %d are "
+                "allowed",
+                op->transfer_count, INT_MAX);
+    p->list = ds__host_alloc((op->transfer_count + 1) * sizeof *p->list);
+    p->transfers = op->transfers;
+    if (!p->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers",
+                        op->transfer_count);
+    return ds__mpi_start_transfers(link, op->transfer_count, p);
+}
+
+/* ---- memory of GPUs -------------------------------------------------------------------------- */
+
+static int ds__mpi_reaches(ds__net_kind kind) {
+    int by_messages = kind == DS__NET_ALL_GATHER || kind == DS__NET_GATHER ||
+                      kind == DS__NET_SCATTER || kind == DS__NET_ALL_TO_ALL ||
+                      kind == DS__NET_EXCHANGE;
+    return by_messages && ds__mpi_state.reaches_gpus;
+}
+
+/* Returns what this rank sends to another one in an operation that `reaches` accepts. */
+static ds__net_transfer ds__mpi_message_to(const ds__mpi_link *link, const ds__net_op *op,
+                                           int rank) {
+    ds__net_transfer t = { (void *)(uintptr_t)op->in, 0, rank, DS__MPI_TAG_COLLECTIVE, 0 };
+    if (op->kind == DS__NET_ALL_GATHER) {
+        t.bytes = op->parts.bytes[link->rank];
+    } else if (op->kind == DS__NET_GATHER) {
+        t.bytes = rank == op->root ? op->count : 0;
+    } else if (op->kind == DS__NET_ALL_TO_ALL || link->rank == op->root) {
+        t.at = ds__behind(op->in, op->parts.at[rank]);
+        t.bytes = op->parts.bytes[rank];
+    }
+    return t;
+}
+
+/* Returns what this rank receives from another one. */
+static ds__net_transfer ds__mpi_message_from(const ds__mpi_link *link, const ds__net_op *op,
+                                             int rank) {
+    ds__net_transfer t = { op->out, 0, rank, DS__MPI_TAG_COLLECTIVE, 1 };
+    if (op->kind == DS__NET_SCATTER) {
+        t.bytes = rank == op->root ? op->count : 0;
+    } else if (op->kind != DS__NET_GATHER || link->rank == op->root) {
+        const ds__net_parts *parts = op->kind == DS__NET_ALL_TO_ALL ? &op->out_parts : &op->parts;
+        t.at = ds__behind(op->out, parts->at[rank]);
+        t.bytes = parts->bytes[rank];
+    }
+    return t;
+}
+
+/* Starts an operation by a message between each two ranks. */
+static ds_result ds__mpi_start_messages(const ds__mpi_link *link, const ds__net_op *op,
+                                        ds__mpi_pending *p) {
+    size_t most = 2 * (size_t)link->size;
+    size_t count = 0;
+    p->list = ds__host_alloc(most * (sizeof *p->list + sizeof *p->transfers));
+    if (!p->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
+                        link->size);
+    void *behind = p->list + most;
+    ds__net_transfer *t = behind;
+    for (int i = 0; i < link->size; i++) {
+        int rank = (link->rank + i) % link->size;
+        ds__net_transfer from = ds__mpi_message_from(link, op, rank);
+        ds__net_transfer to = ds__mpi_message_to(link, op, rank);
+        if (rank == link->rank && from.at == to.at)
+            continue; /* the own part is in its place */
+        if (from.bytes)
+            t[count++] = from;
+        if (to.bytes)
+            t[count++] = to;
+    }
+    p->transfers = t;
+    return ds__mpi_start_transfers(link, count, p);
+}
+
 /* ---- the functions of the engine ------------------------------------------------------------- */
 
 static ds_result ds__mpi_start_kind(const ds__mpi_link *link, const ds__net_op *op,
                                     ds__mpi_pending *p) {
+    if (op->on_gpu && op->kind != DS__NET_EXCHANGE)
+        return ds__mpi_start_messages(link, op, p);
     switch (op->kind) {
     case DS__NET_ALL_REDUCE:
     case DS__NET_REDUCE:
@@ -6539,6 +6658,7 @@ static ds_result ds__mpi_prepare(unsigned flags) {
         r = ds__mpi_join(&level);
     if (r == DS_OK)
         r = ds__mpi_level_check(level, flags);
+    ds__mpi_state.reaches_gpus = r == DS_OK && ds__mpi_asks_cuda();
     ds__mutex_unlock(&ds__mpi_state.mutex);
     return r;
 }
@@ -6682,6 +6802,7 @@ static const ds__ranks_engine ds__mpi_engine = {
     .name = "mpi",
     .captures = 0,
     .reduces = ds__mpi_reduces,
+    .reaches = ds__mpi_reaches,
     .init = ds__mpi_init,
     .split = ds__mpi_split,
     .shrink = ds__mpi_shrink,

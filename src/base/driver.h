@@ -190,6 +190,11 @@ typedef struct ds__processes {
 
 struct ds__activity_standing;
 
+/* Storage of a driver between library_begin and library_end. */
+typedef struct ds__library_scope {
+    uint64_t words[5];
+} ds__library_scope;
+
 struct ds__driver {
     const char *name;
     ds_device_type type;
@@ -232,7 +237,11 @@ struct ds__driver {
     /* passes all numbers that will ever be waited for; streams that wait for `from` or more fail,
        if the driver can make streams fail */
     void (*timeline_fail)(void *timeline, uint64_t from, ds_result code, const char *text);
-    void (*timeline_destroy)(void *timeline);      /* no stream waits for it any more */
+    void (*timeline_destroy)(void *timeline); /* no stream waits for it any more */
+    /* makes a device current on the calling thread, and allows calls that an open capture forbids,
+       for calls into a library that uses the device; library_end restores both */
+    void (*library_begin)(int device, ds__library_scope *out);
+    void (*library_end)(const ds__library_scope *scope);
     void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
     void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */

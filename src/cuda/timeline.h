@@ -1,8 +1,8 @@
 /* cuda/timeline.h - timelines: numbers that other libraries pass.
 
-   Implements the entries `timeline_create` to `timeline_destroy`, and enqueues work of other
-   libraries (ds__cuda_submit_remote): a host function that begins the work, and a wait for a word
-   of pinned memory that holds the number. The host function returns as soon as the work has begun.
+   Implements the entries `timeline_create` to `library_end`, and enqueues work of other libraries
+   (ds__cuda_submit_remote): a host function that begins the work, and a wait for a word of pinned
+   memory that holds the number. The host function returns as soon as the work has begun.
 
    Policy: cudaFreeHost waits for all devices, also for streams that wait for another process. The
    end of a timeline must not, so its memory is kept for another one, whose numbers continue.
@@ -67,6 +67,34 @@ static void ds__cuda_timeline_destroy(void *timeline) {
     else
         ds__cuda.free_timelines = t;
     ds__spinlock_unlock(&ds__cuda.host_lock);
+}
+
+/* Calls of another library, which may use the device. */
+typedef struct ds__cuda_library {
+    ds__cuda_scope scope;
+    int open;
+    int relaxed;
+    enum cudaStreamCaptureMode mode;
+} ds__cuda_library;
+
+_Static_assert(sizeof(ds__cuda_library) <= sizeof(ds__library_scope), "a scope fits into it");
+
+/* If the device cannot be made current, the library reports a failure of its own. */
+static void ds__cuda_library_begin(int device, ds__library_scope *out) {
+    ds__cuda_library l = { .open = 0 };
+    l.open = ds__cuda_scope_begin(&l.scope, device) == DS_OK;
+    if (l.open)
+        l.relaxed = ds__cuda_relax(&l.scope, &l.mode);
+    memcpy(out->words, &l, sizeof l);
+}
+
+static void ds__cuda_library_end(const ds__library_scope *scope) {
+    ds__cuda_library l;
+    memcpy(&l, scope->words, sizeof l);
+    if (!l.open)
+        return;
+    ds__cuda_unrelax(&l.scope, l.relaxed, l.mode);
+    ds__cuda_scope_end(&l.scope);
 }
 
 /* Frees the memory of a list of timelines; a device is current. */

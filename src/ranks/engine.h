@@ -50,7 +50,7 @@ typedef struct ds__net_transfer {
     void *at;
     size_t bytes;
     int rank;
-    int tag;     /* 0 to 32767 */
+    int tag;     /* 0 to 32766 */
     int receive; /* 1: `at` is written */
 } ds__net_transfer;
 
@@ -67,6 +67,7 @@ typedef struct ds__net_op {
     ds__net_parts out_parts;
     const ds__net_transfer *transfers;
     size_t transfer_count;
+    int on_gpu; /* 1: in, out and the transfers may be memory of a GPU */
 } ds__net_op;
 
 /* Storage of a started operation for its engine. */
@@ -90,6 +91,8 @@ typedef struct ds__ranks_engine {
     /* Returns 1 if the engine can compute the reduction with devstream's results: the same bits for
        integers, and NaN if an operand of a maximum or minimum is NaN. Never DS_REDUCE_AVERAGE. */
     int (*reduces)(ds_dtype dtype, ds_reduce_op op);
+    /* Returns 1 if in, out and the transfers of such an operation may be memory of a GPU. */
+    int (*reaches)(ds__net_kind kind);
     /* Creates the communicator of all ranks. deadline: of ds__now_ns. */
     ds_result (*init)(const ds_ranks_desc *desc, uint64_t deadline, ds__net_comm *out);
     /* Creates a communicator of the ranks with the same color; out->comm NULL: it is negative. */

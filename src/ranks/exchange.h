@@ -12,7 +12,7 @@
 #include "types.h"
 #include "stage.h"
 
-enum { DS__EXCHANGE_TAGS = 32768 };
+enum { DS__EXCHANGE_TAGS = 32767 };
 
 /* Checks the numbers of a transfer. */
 static ds_result ds__transfer_check(const ds__group *g, const ds_ranks_transfer *t, size_t i) {

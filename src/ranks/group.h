@@ -182,6 +182,7 @@ static ds_result ds__group_describe(ds__group *g, const ds_ranks_desc *desc) {
             return r;
     }
     g->driver = ds__driver_of(g->own[0]);
+    g->gpu = g->driver->type == DS_DEVICE_CUDA && g->engine->reaches(DS__NET_EXCHANGE);
     g->flags = desc->flags;
     g->timeout_ns = desc->timeout_ns;
     return DS_OK;

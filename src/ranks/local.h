@@ -486,6 +486,12 @@ static void ds__local_destroy(void *comm, int failed) {
     ds__host_free(c);
 }
 
+/* Its threads copy with the processor. */
+static int ds__local_reaches(ds__net_kind kind) {
+    (void)kind;
+    return 0;
+}
+
 static void ds__local_library(char *out, size_t size) {
     if (size)
         *out = '\0';
@@ -498,6 +504,7 @@ static const ds__ranks_engine ds__local_engine = { .name = "local",
                                                    .captures = 1,
                                                    .cancels = 1,
                                                    .reduces = ds__local_reduces,
+                                                   .reaches = ds__local_reaches,
                                                    .init = ds__local_init,
                                                    .split = ds__local_split,
                                                    .shrink = ds__local_shrink,

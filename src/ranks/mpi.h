@@ -92,6 +92,7 @@ static ds_result ds__mpi_prepare(unsigned flags) {
         r = ds__mpi_join(&level);
     if (r == DS_OK)
         r = ds__mpi_level_check(level, flags);
+    ds__mpi_state.reaches_gpus = r == DS_OK && ds__mpi_asks_cuda();
     ds__mutex_unlock(&ds__mpi_state.mutex);
     return r;
 }
@@ -235,6 +236,7 @@ static const ds__ranks_engine ds__mpi_engine = {
     .name = "mpi",
     .captures = 0,
     .reduces = ds__mpi_reduces,
+    .reaches = ds__mpi_reaches,
     .init = ds__mpi_init,
     .split = ds__mpi_split,
     .shrink = ds__mpi_shrink,

@@ -31,6 +31,7 @@ enum {
     DS__MPI_TAG_MEETING = 2,
     DS__MPI_TAG_GROUP = 3,
     DS__MPI_TAG_END = 4,
+    DS__MPI_TAG_COLLECTIVE = 32767, /* behind those of exchanges; each MPI has it */
     DS__MPI_TELL_ROUNDS = 64 /* tests of each message of a failure before its memory is leaked */
 };
 
@@ -61,6 +62,7 @@ static struct {
     ds__mpi_comm last;       /* a copy of MPI_COMM_WORLD, for the end of MPI */
     ds__mpi_request copying; /* the request of this copy */
     char told;               /* byte of a process that does not finalize MPI */
+    int reaches_gpus;        /* 1: messages may be in memory of a GPU */
 } ds__mpi_state = { .mutex = DS__MUTEX_INIT, .calls = DS__MUTEX_INIT };
 
 /* Begin and end calls of MPI. */

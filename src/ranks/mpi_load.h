@@ -20,6 +20,8 @@
 #include "../base/error.h"
 #include "mpi_abi.h"
 
+static void *ds__mpi_handle; /* of the library; NULL: the process is linked with it */
+
 #if DS__MPI_LOADED
 
 static ds__mpi_table ds__mpi;
@@ -62,6 +64,7 @@ static ds_result ds__mpi_fill(void *library, const char *name) {
             return ds__fail(DS_ERR_UNSUPPORTED, "%s has no function %s", name, names[i]);
     }
     memcpy(&ds__mpi, found, sizeof ds__mpi);
+    ds__mpi_handle = library;
     return DS_OK;
 }
 
@@ -140,5 +143,14 @@ static inline ds_result ds__mpi_result(int code, const char *call) {
 
 /* Calls a function of MPI; gives DS_OK, or reports its error and gives DS_ERR_FAILED. */
 #define DS__MPI_CALL(function, ...) ds__mpi_result(ds__mpi.function(__VA_ARGS__), "MPI_" #function)
+
+/* Returns 1 if the library says that it accepts memory of GPUs. MPICH and Open MPI have the
+   function, which no standard has. */
+static int ds__mpi_asks_cuda(void) {
+    int (*query)(void);
+    void *found = ds__os_library_symbol(ds__mpi_handle, "MPIX_Query_cuda_support");
+    memcpy(&query, &found, sizeof found);
+    return query && query() == 1;
+}
 
 #endif

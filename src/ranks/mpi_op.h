@@ -9,9 +9,12 @@
    3. An exchange allocates its requests. A reduce-scatter with parts of different sizes allocates
       its counts; with counts of int, all operations with parts do. Others allocate nothing.
    4. A receive that gets fewer bytes than it has room for fails with DS_ERR_MISMATCH.
+   5. Memory of a GPU is passed to MPI_Isend and MPI_Irecv only, if the library says that it accepts
+      such memory: Open MPI does not in nonblocking collectives (FAQ "Running CUDA-aware Open MPI",
+      entries 3 and 4). Reductions and broadcasts are staged in pinned memory, so that they use the
+      library's algorithms.
 
-   Invariants: buffers of a reduce-scatter do not overlap, unless in == out. If an all-to-all has in
-   == out, its parts are the same on both sides.
+   Invariants: buffers of a reduce-scatter do not overlap, unless in == out.
    Locks: as ranks/engine.h says; calls of MPI are between ds__mpi_begin and ds__mpi_end.
    Threads: any. */
 #ifndef DS__RANKS_MPI_OP_H
@@ -271,22 +274,12 @@ static ds_result ds__mpi_start_all_to_all(const ds__mpi_link *link, const ds__ne
                         out.at, DS__MPI_BYTE, link->comm, &p->one);
 }
 
-/* If a transfer cannot be started, those before it stay with MPI. */
-static ds_result ds__mpi_start_exchange(const ds__mpi_link *link, const ds__net_op *op,
-                                        ds__mpi_pending *p) {
-    DS__REQUIRE(op->transfer_count <= INT_MAX,
-                "an exchange has %zu transfers; at most %d are "
-                "allowed",
-                op->transfer_count, INT_MAX);
-    p->list = ds__host_alloc((op->transfer_count + 1) * sizeof *p->list);
-    p->transfers = op->transfers;
-    if (!p->list)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers",
-                        op->transfer_count);
-
+/* Starts the transfers of p. If one cannot be started, those before it stay with MPI. */
+static ds_result ds__mpi_start_transfers(const ds__mpi_link *link, size_t count,
+                                         ds__mpi_pending *p) {
     ds_result r = DS_OK;
-    for (size_t i = 0; r == DS_OK && i < op->transfer_count; i++) {
-        const ds__net_transfer *t = &op->transfers[i];
+    for (size_t i = 0; r == DS_OK && i < count; i++) {
+        const ds__net_transfer *t = &p->transfers[i];
         ds__mpi_count bytes = (ds__mpi_count)t->bytes;
         r = ds__mpi_count_check(t->bytes);
         if (r == DS_OK && t->receive)
@@ -300,10 +293,90 @@ static ds_result ds__mpi_start_exchange(const ds__mpi_link *link, const ds__net_
     return r;
 }
 
+static ds_result ds__mpi_start_exchange(const ds__mpi_link *link, const ds__net_op *op,
+                                        ds__mpi_pending *p) {
+    DS__REQUIRE(op->transfer_count <= INT_MAX,
+                "an exchange has %zu transfers; at most %d are "
+                "allowed",
+                op->transfer_count, INT_MAX);
+    p->list = ds__host_alloc((op->transfer_count + 1) * sizeof *p->list);
+    p->transfers = op->transfers;
+    if (!p->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers",
+                        op->transfer_count);
+    return ds__mpi_start_transfers(link, op->transfer_count, p);
+}
+
+/* ---- memory of GPUs -------------------------------------------------------------------------- */
+
+static int ds__mpi_reaches(ds__net_kind kind) {
+    int by_messages = kind == DS__NET_ALL_GATHER || kind == DS__NET_GATHER ||
+                      kind == DS__NET_SCATTER || kind == DS__NET_ALL_TO_ALL ||
+                      kind == DS__NET_EXCHANGE;
+    return by_messages && ds__mpi_state.reaches_gpus;
+}
+
+/* Returns what this rank sends to another one in an operation that `reaches` accepts. */
+static ds__net_transfer ds__mpi_message_to(const ds__mpi_link *link, const ds__net_op *op,
+                                           int rank) {
+    ds__net_transfer t = { (void *)(uintptr_t)op->in, 0, rank, DS__MPI_TAG_COLLECTIVE, 0 };
+    if (op->kind == DS__NET_ALL_GATHER) {
+        t.bytes = op->parts.bytes[link->rank];
+    } else if (op->kind == DS__NET_GATHER) {
+        t.bytes = rank == op->root ? op->count : 0;
+    } else if (op->kind == DS__NET_ALL_TO_ALL || link->rank == op->root) {
+        t.at = ds__behind(op->in, op->parts.at[rank]);
+        t.bytes = op->parts.bytes[rank];
+    }
+    return t;
+}
+
+/* Returns what this rank receives from another one. */
+static ds__net_transfer ds__mpi_message_from(const ds__mpi_link *link, const ds__net_op *op,
+                                             int rank) {
+    ds__net_transfer t = { op->out, 0, rank, DS__MPI_TAG_COLLECTIVE, 1 };
+    if (op->kind == DS__NET_SCATTER) {
+        t.bytes = rank == op->root ? op->count : 0;
+    } else if (op->kind != DS__NET_GATHER || link->rank == op->root) {
+        const ds__net_parts *parts = op->kind == DS__NET_ALL_TO_ALL ? &op->out_parts : &op->parts;
+        t.at = ds__behind(op->out, parts->at[rank]);
+        t.bytes = parts->bytes[rank];
+    }
+    return t;
+}
+
+/* Starts an operation by a message between each two ranks. */
+static ds_result ds__mpi_start_messages(const ds__mpi_link *link, const ds__net_op *op,
+                                        ds__mpi_pending *p) {
+    size_t most = 2 * (size_t)link->size;
+    size_t count = 0;
+    p->list = ds__host_alloc(most * (sizeof *p->list + sizeof *p->transfers));
+    if (!p->list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
+                        link->size);
+    void *behind = p->list + most;
+    ds__net_transfer *t = behind;
+    for (int i = 0; i < link->size; i++) {
+        int rank = (link->rank + i) % link->size;
+        ds__net_transfer from = ds__mpi_message_from(link, op, rank);
+        ds__net_transfer to = ds__mpi_message_to(link, op, rank);
+        if (rank == link->rank && from.at == to.at)
+            continue; /* the own part is in its place */
+        if (from.bytes)
+            t[count++] = from;
+        if (to.bytes)
+            t[count++] = to;
+    }
+    p->transfers = t;
+    return ds__mpi_start_transfers(link, count, p);
+}
+
 /* ---- the functions of the engine ------------------------------------------------------------- */
 
 static ds_result ds__mpi_start_kind(const ds__mpi_link *link, const ds__net_op *op,
                                     ds__mpi_pending *p) {
+    if (op->on_gpu && op->kind != DS__NET_EXCHANGE)
+        return ds__mpi_start_messages(link, op, p);
     switch (op->kind) {
     case DS__NET_ALL_REDUCE:
     case DS__NET_REDUCE:

@@ -221,9 +221,12 @@ static void ds__group_step(ds__group *g) {
     uint64_t now = ds__now_ns();
     const char *fn = ds__tls.fn;
     ds_site site = ds__tls.site;
+    ds__library_scope scope;
     ds__tls.fn = NULL; /* sentences of the engine name no call */
     ds__tls.site.file = NULL;
     ds__tls.mute++;
+    if (g->gpu)
+        g->driver->library_begin(g->own[0].index, &scope);
     ds__group_list_ops(g);
     ds__group_start_ops(g, now);
     ds__group_pass_ops(g, now);
@@ -231,6 +234,8 @@ static void ds__group_step(ds__group *g) {
         ds__group_watch(g, now);
     if (atomic_load(&g->failed))
         ds__group_clear_ops(g);
+    if (g->gpu)
+        g->driver->library_end(&scope);
     ds__tls.mute--;
     ds__tls.fn = fn;
     ds__tls.site = site;
@@ -265,12 +270,14 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     ds__group *g = op->group;
     uint64_t number = op->number;
     int failed = how == DS__REMOTE_FAILED;
-    int spin = op->spin && !failed;
+    int in_host_func = g->gpu && how != DS__REMOTE_AT_ONCE; /* CUDA forbids calls there */
+    int spin = op->spin && !failed && !in_host_func;
     atomic_fetch_add(&g->users, 1);
     atomic_fetch_add(&ds__drive.open, 1);
     atomic_store(&op->arrived, failed ? 2 : 1);
     atomic_fetch_add(&g->news, 1);
-    ds__group_drive(g);
+    if (!in_host_func)
+        ds__group_drive(g);
     uint64_t since = spin ? ds__now_ns() : 0;
     while (atomic_load(&g->passed) < number && spin && !atomic_load(&g->failed) &&
            ds__now_ns() - since < DS__RANKS_SPIN_NS)

@@ -85,9 +85,13 @@ static int ds__stile_is_on_lead(const ds__stile *tile) {
 
 /* ---- order of the engine --------------------------------------------------------------------- */
 
-static int ds__reduce_is_by_engine(const ds__stage *st) {
-    return (st->options->flags & DS_COMM_ANY_ORDER) &&
-           st->g->engine->reduces(st->call.dtype, st->call.op);
+/* Decides whether the engine reduces: *st is then for memory that it reaches in a reduction. */
+static int ds__reduce_is_by_engine(ds__stage *st) {
+    if (!(st->options->flags & DS_COMM_ANY_ORDER) ||
+        !st->g->engine->reduces(st->call.dtype, st->call.op))
+        return 0;
+    ds__stage_reach(st, DS__NET_ALL_REDUCE);
+    return 1;
 }
 
 /* Gives the reduction of this rank's tensors in memory of the leading device. *out: the memory of
@@ -247,11 +251,11 @@ static ds_result ds__reduce_large(ds__stage *st, int root) {
 
 /* Reduces to all ranks, or with a root to that rank. */
 static ds_result ds__reduce_run(ds__stage *st, int root) {
+    ds__net_kind kind = root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE;
     DS__TRY(ds__stage_begin(st));
-    if (ds__reduce_is_by_engine(st) && ds__stage_is_in_pieces(st, st->in[0].d.bytes))
-        return ds__reduce_in_pieces(st, root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE, root);
     if (ds__reduce_is_by_engine(st))
-        return ds__reduce_by_engine(st, root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE, root);
+        return ds__stage_is_in_pieces(st, st->in[0].d.bytes) ? ds__reduce_in_pieces(st, kind, root)
+                                                             : ds__reduce_by_engine(st, kind, root);
     if (st->g->devices * st->in[0].d.bytes <= DS__REDUCE_SMALL)
         return ds__reduce_small(st, root);
     return ds__reduce_large(st, root);

@@ -149,11 +149,19 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->in = st->out = NULL;
 }
 
+/* Finds out whether the engine reaches the memory of the devices in such an operation. */
+static void ds__stage_reach(ds__stage *st, ds__net_kind kind) {
+    const ds__group *g = st->g;
+    st->direct = g->driver->type == DS_DEVICE_CPU || (g->gpu && g->engine->reaches(kind));
+}
+
 /* Opens a call on the group of the options, which ds__stage_init has prepared. kind: the operation,
    for messages and the recorder. `own` and `count` are the devices of the streams; NULL: those of
    the rank. */
 static ds_result ds__stage_open(ds__stage *st, int kind) {
     const ds_comm_options *options = st->options;
+    int reduces =
+        kind == DS__NET_ALL_REDUCE || kind == DS__NET_REDUCE || kind == DS__NET_REDUCE_SCATTER;
     ds_result r = DS_OK;
     st->g = ds__group_pin(options->ranks);
     if (!st->g)
@@ -162,7 +170,7 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
         st->own = st->g->own;
         st->count = st->g->owns;
     }
-    st->direct = st->g->driver->type == DS_DEVICE_CPU;
+    ds__stage_reach(st, reduces ? DS__NET_ALL_TO_ALL : (ds__net_kind)kind);
     st->call = (ds__rcall){ .fn = ds__tls.fn,
                             .site = ds__tls.site,
                             .kind = kind,
@@ -493,7 +501,7 @@ static ds_result ds__stage_source(ds__stage *st, const ds__stile *tile, ds__smem
 static int ds__stile_is_read_early(const ds__stage *st, const ds__stile *tile) {
     ds_pointer_info info;
     ds_result r;
-    if (st->direct || tile->d.device.type != DS_DEVICE_HOST)
+    if (st->g->driver->type == DS_DEVICE_CPU || tile->d.device.type != DS_DEVICE_HOST)
         return 0;
     DS__KEEPING(r, (ds_pointer_get_info)(tile->d.first, &info));
     return r < 0 || info.kind != DS_MEMORY_PINNED;
@@ -554,6 +562,7 @@ static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
     op->net.kind = kind;
     op->net.dtype = st->call.dtype;
     op->net.reduce_op = st->call.op;
+    op->net.on_gpu = st->direct && st->g->gpu;
     return op;
 }
 

@@ -116,6 +116,7 @@ struct ds__group {
     uint64_t id;     /* the same on all ranks */
     uint32_t splits; /* groups that were made of this one */
     const ds__driver *driver;
+    int gpu;        /* 1: the engine may call CUDA for the memory of this rank's devices */
     size_t devices; /* of the group */
     size_t *first;  /* size + 1: the first device of each rank */
     int *world;     /* of each rank, its number in the flight recorder */

@@ -1,5 +1,7 @@
 /* Process groups with the engine "mpi": mpiexec -n N collectives [NAME]. The tests are those of
    tests.h. Rank 0 prints a line for each test, which has passed if it has passed on all ranks. */
+#include <dlfcn.h>
+
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
 #include "tests.h"
@@ -35,6 +37,17 @@ static int mpi_run(place *world, const ranks_test *test, int layout) {
     p.test_fn = test->test_fn;
     place_run(&p);
     return sum_failures(world);
+}
+
+/* With gpu_mpi.c, messages were in memory of a GPU. Returns 0 if none was. */
+static int gpu_messages_check(const place *world) {
+    int (*messages)(void) = NULL;
+    void *found = dlsym(RTLD_DEFAULT, "gpu_mpi_messages");
+    memcpy(&messages, &found, sizeof found);
+    int none = messages && messages() == 0;
+    if (messages && world->rank == 0)
+        printf("%s  %d messages were in memory of a GPU\n", none ? "FAIL" : "ok  ", messages());
+    return !none;
 }
 
 int main(int argc, char **argv) {
@@ -73,6 +86,7 @@ int main(int argc, char **argv) {
             printf("%s  %s, %d ranks\n", bad ? "FAIL" : "ok  ", t->name, world.size);
         fflush(stdout);
     }
+    failed += !gpu_messages_check(&world);
     if (world.rank == 0)
         printf("ranks: %d passed, %d failed with %d ranks\n", passed, failed, world.size);
     place_end(&world);
