@@ -4,6 +4,7 @@
 #define RANKS_REDUCES_H
 
 #include "moves.h"
+#include "small.h"
 #include "slow.h"
 
 enum {
@@ -428,7 +429,7 @@ static void test_order_of_a_sum(place *p) {
     free_tiles(p, x, p->own);
 }
 
-/* Tensors of 64 MiB. */
+/* Tensors of 64 MiB, in each collective. */
 static void test_large_tensors(place *p) {
     for (int any = 0; any < 2; any++) {
         sum s = { 77, ds_float32(), DS_REDUCE_SUM, any ? EXACT : ROUGH, 0, 0 };
@@ -436,6 +437,8 @@ static void test_large_tensors(place *p) {
         s.flags = any ? DS_COMM_ANY_ORDER : 0;
         all_reduce_case(p, &s, 5);
     }
+    int64_t all = (int64_t)1 << (!is_cpu(p) ? 18 : HARNESS_SLOW ? 19 : 24);
+    small_all_of(p, 7, all / (int64_t)p->devices);
 }
 
 #endif

@@ -37,14 +37,14 @@ static int32_t small_value(size_t k, int64_t e, int round) {
     return (int32_t)(mix(k << 20 ^ (uint64_t)e << 8 ^ (uint64_t)round) & 0xffff);
 }
 
-static small small_make(place *p, int kind, size_t root) {
+static small small_make_of(place *p, int kind, size_t root, int64_t part) {
     small s;
     void *at = NULL;
     memset(&s, 0, sizeof s);
     s.kind = kind;
     s.root = root;
-    s.part = SMALL_PART;
-    s.all = (int64_t)p->devices * SMALL_PART;
+    s.part = part;
+    s.all = (int64_t)p->devices * part;
     for (size_t i = 0; i < p->own; i++) {
         OK(ds_tensor_alloc(ds_int32(), 1, &s.all, p->stream[i], &s.in[i]));
         OK(ds_tensor_alloc(ds_int32(), 1, &s.all, p->stream[i], &s.out[i]));
@@ -54,6 +54,10 @@ static small small_make(place *p, int kind, size_t root) {
         s.to[i] = at;
     }
     return s;
+}
+
+static small small_make(place *p, int kind, size_t root) {
+    return small_make_of(p, kind, root, SMALL_PART);
 }
 
 static void small_free(place *p, small *s) {
@@ -212,10 +216,10 @@ static int small_needs(const place *p, const small *s, int late) {
     }
 }
 
-/* Runs each kind once, and checks the results: the group works. */
-static void small_all(place *p, int round) {
+/* Runs each kind once with parts of so many elements, and checks the results. */
+static void small_all_of(place *p, int round, int64_t part) {
     for (int kind = 0; kind < SMALL_KINDS; kind++) {
-        small s = small_make(p, kind, (size_t)(kind + round) % p->devices);
+        small s = small_make_of(p, kind, (size_t)(kind + round) % p->devices, part);
         small_set(p, &s, round);
         small_write(p, &s);
         OK(small_run(p, &s));
@@ -224,6 +228,10 @@ static void small_all(place *p, int round) {
         small_check(p, &s, round, "the group works");
         small_free(p, &s);
     }
+}
+
+static void small_all(place *p, int round) {
+    small_all_of(p, round, SMALL_PART);
 }
 
 #endif

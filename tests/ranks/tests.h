@@ -41,7 +41,7 @@ static const ranks_test ranks_tests[] = {
     { "test_all_types_and_operators", test_all_types_and_operators, FEW_SIZES, 1 << 1 | 1 << 3,
       ON_ALL },
     { "test_order_of_a_sum", test_order_of_a_sum, ALL_SIZES, ALL_LAYOUTS, ON_ALL },
-    { "test_large_tensors", test_large_tensors, 1 << 2, 1 << 1, ON_ALL },
+    { "test_large_tensors", test_large_tensors, 1 << 2 | 1 << 3, 1 << 1, ON_ALL },
     { "test_event_is_complete_with_the_data", test_event_is_complete_with_the_data, FEW_SIZES,
       ALL_LAYOUTS, ON_ALL },
     { "test_operation_begins_behind_a_host_function", test_operation_begins_behind_a_host_function,
