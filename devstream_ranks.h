@@ -1639,8 +1639,10 @@ static ds_result ds__compare_end(ds__group *g, ds__rop *op) {
    Policy:
    1. Only the first operation that is not complete is tested: operations pass in order, and any
       test lets the engine work on all of them.
-   2. The thread on which a small operation arrives tests it for up to DS__RANKS_SPIN_NS. On an idle
-      stream that is the calling thread, so the operation is often complete when the call returns.
+   2. The thread on which a small operation arrives starts it, and tests it for up to
+      DS__RANKS_SPIN_NS. On an idle stream that is the calling thread, so the operation is often
+      complete when the call returns. A large operation is left to the progress thread and to hosts
+      that wait: the start alone may take milliseconds, for which the caller can enqueue other work.
    3. A host thread that waits tests until its work is complete, or no test has made progress for
       100 us. The progress thread tests without a pause for 20 us after progress, then at intervals
       that grow to a millisecond. It leaves the work to host threads that drive groups. It sleeps
@@ -1896,12 +1898,13 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     uint64_t number = op->number;
     int failed = how == DS__REMOTE_FAILED;
     int in_host_func = g->gpu && how != DS__REMOTE_AT_ONCE; /* CUDA forbids calls there */
-    int spin = op->spin && !failed && !in_host_func;
+    int drives = failed || (op->spin && !in_host_func);
+    int spin = drives && !failed;
     atomic_fetch_add(&g->users, 1);
     atomic_fetch_add(&ds__drive.open, 1);
     atomic_store(&op->arrived, failed ? 2 : 1);
     atomic_fetch_add(&g->news, 1);
-    if (!in_host_func)
+    if (drives)
         ds__group_drive(g);
     uint64_t since = spin ? ds__now_ns() : 0;
     while (atomic_load(&g->passed) < number && spin && !atomic_load(&g->failed) &&
