@@ -574,6 +574,7 @@ typedef struct ds__rop {
     int state;           /* DS__ROP_* */
     int spin;            /* 1: the thread on which it arrives tests it for a moment */
     int dropped;         /* 1: it has ended with the failure of its group */
+    uint64_t enqueued;   /* time of the call */
     uint64_t arrival;    /* time of the arrival; 0: not seen yet */
     uint64_t ticket;     /* of the recorder */
     uint64_t *word;      /* of a captured operation: is set when it is complete */
@@ -1289,6 +1290,9 @@ static uint64_t ds__recorder_begin(ds__recorder *r, const ds__recorder_call *cal
     ds__recorder_put(e->fn, sizeof e->fn, call->fn);
     ds__recorder_put_end(e->file, sizeof e->file, call->site.file);
     atomic_store_explicit(&e->word, number << 8 | DS__RECORDER_ENQUEUED, memory_order_release);
+    ds__recorder_entry *next = &r->entries[number & (DS__RECORDER_ENTRIES - 1)];
+    for (size_t i = 0; i < sizeof *next; i += 64)
+        __builtin_prefetch((char *)next + i, 1);
     return number;
 }
 
@@ -1376,7 +1380,7 @@ static uint64_t ds__rop_record(const ds__group *g, const ds__rop *op) {
                                .stream = c->stream,
                                .fn = c->fn,
                                .site = c->site,
-                               .now = ds__now_ns() };
+                               .now = op->enqueued };
     if (c->kind != DS__NET_EXCHANGE)
         return ds__recorder_begin(g->recorder, &call);
     call.collective = 0;
@@ -1896,6 +1900,7 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     ds__rop *op = (ds__rop *)(void *)remote;
     ds__group *g = op->group;
     uint64_t number = op->number;
+    uint64_t enqueued = op->enqueued;
     int failed = how == DS__REMOTE_FAILED;
     int in_host_func = g->gpu && how != DS__REMOTE_AT_ONCE; /* CUDA forbids calls there */
     int drives = failed || (op->spin && !in_host_func);
@@ -1906,7 +1911,7 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     atomic_fetch_add(&g->news, 1);
     if (drives)
         ds__group_drive(g);
-    uint64_t since = spin ? ds__now_ns() : 0;
+    uint64_t since = spin && how != DS__REMOTE_AT_ONCE ? ds__now_ns() : enqueued;
     while (atomic_load(&g->passed) < number && spin && !atomic_load(&g->failed) &&
            ds__now_ns() - since < DS__RANKS_SPIN_NS)
         ds__group_drive(g);
@@ -2398,6 +2403,7 @@ static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
 /* Adds an operation to its group, and gives it its number. */
 static void ds__rop_add(ds__rop *op) {
     ds__group *g = op->group;
+    op->enqueued = ds__now_ns();
     ds__spinlock_lock(&g->list_lock);
     op->number = ++g->listed;
     g->operations++;

@@ -271,6 +271,7 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     ds__rop *op = (ds__rop *)(void *)remote;
     ds__group *g = op->group;
     uint64_t number = op->number;
+    uint64_t enqueued = op->enqueued;
     int failed = how == DS__REMOTE_FAILED;
     int in_host_func = g->gpu && how != DS__REMOTE_AT_ONCE; /* CUDA forbids calls there */
     int drives = failed || (op->spin && !in_host_func);
@@ -281,7 +282,7 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     atomic_fetch_add(&g->news, 1);
     if (drives)
         ds__group_drive(g);
-    uint64_t since = spin ? ds__now_ns() : 0;
+    uint64_t since = spin && how != DS__REMOTE_AT_ONCE ? ds__now_ns() : enqueued;
     while (atomic_load(&g->passed) < number && spin && !atomic_load(&g->failed) &&
            ds__now_ns() - since < DS__RANKS_SPIN_NS)
         ds__group_drive(g);

@@ -70,7 +70,7 @@ static uint64_t ds__rop_record(const ds__group *g, const ds__rop *op) {
                                .stream = c->stream,
                                .fn = c->fn,
                                .site = c->site,
-                               .now = ds__now_ns() };
+                               .now = op->enqueued };
     if (c->kind != DS__NET_EXCHANGE)
         return ds__recorder_begin(g->recorder, &call);
     call.collective = 0;

@@ -456,6 +456,9 @@ static uint64_t ds__recorder_begin(ds__recorder *r, const ds__recorder_call *cal
     ds__recorder_put(e->fn, sizeof e->fn, call->fn);
     ds__recorder_put_end(e->file, sizeof e->file, call->site.file);
     atomic_store_explicit(&e->word, number << 8 | DS__RECORDER_ENQUEUED, memory_order_release);
+    ds__recorder_entry *next = &r->entries[number & (DS__RECORDER_ENTRIES - 1)];
+    for (size_t i = 0; i < sizeof *next; i += 64)
+        __builtin_prefetch((char *)next + i, 1);
     return number;
 }
 

@@ -53,6 +53,7 @@ static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
 /* Adds an operation to its group, and gives it its number. */
 static void ds__rop_add(ds__rop *op) {
     ds__group *g = op->group;
+    op->enqueued = ds__now_ns();
     ds__spinlock_lock(&g->list_lock);
     op->number = ++g->listed;
     g->operations++;
