@@ -48,6 +48,7 @@ endif
 STANDIN     := $(patsubst tests/support/standin/%.c,$(B)/standin/%.o,$(wildcard tests/support/standin/*.c))
 # The stand-in as a library has the name of the toolkit's: libcudart.so.13, .12, .11.0.
 CUDART      := libcudart.so.$(shell sed -n 's/^.define CUDART_VERSION *\([0-9]*\)[0-9]\{3\}$$/\1/p' $(CUDA_HOME)/include/cuda_runtime_api.h | sed 's/^11$$/11.0/')
+NCCL        := $(patsubst tests/support/nccl/%.c,$(B)/nccl/%.o,$(wildcard tests/support/nccl/*.c))
 FAULT       := $(patsubst tests/fault/%.c,$(B)/fault/%,$(wildcard tests/fault/*.c))
 ON_CUDA     := $(B)/conformance-standin $(B)/conformance-shared $(B)/conformance-static $(B)/lib/$(CUDART)
 else ifeq ($(filter musl aarch64,$(MODE)),)
@@ -107,7 +108,7 @@ suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library standin install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
+        lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -210,7 +211,8 @@ trace-page: ## test the page of a trace in a headless browser (chromium), and tr
 	$(SUBMAKE) -j$(JOBS) $(TRACE_RUNS)
 	@tests/trace/run.sh $(B)/run $(PART)
 
-ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=8: one part
+ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) \
+    $(if $(CUDA_HOME),$(B)/lib/libnccl.so.2 $(addprefix $(B)/run/standin/,train_ranks ring)) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=9: one part
 	@STANDIN=$(CUDA_HOME) tests/ranks/parts.sh $(B) $(PART)
 
 unit-objects: cmocka ## compile the unit tests with CC, also where UNIT_CC is another compiler; SHARE=9: a part
@@ -354,12 +356,15 @@ TIDY    := $(subst $(null) ,,$(TIDY))
 library: $(LIBRARY)/libdevstream.a $(LIBRARY)/libdevstream.so.$(VERSION) ## build libdevstream.a and libdevstream.so
 
 # The stand-in as programs use it (tools/devstream-standin): optimised, and in a folder that no compiler or mode shares.
-standin: ## build the stand-in for cudart; tools/devstream-standin PROGRAM runs a program on it
+standin: ## build the stand-ins for cudart and NCCL; tools/devstream-standin PROGRAM runs a program on them
 ifeq ($(CUDA_HOME),)
 	@echo "standin: CUDA's headers were not found; set CUDA_HOME" >&2; exit 1
 else
-	$(SUBMAKE) B=build/standin MODE= WARN='$(filter-out -Werror,$(WARN))' -j$(JOBS) build/standin/lib/$(CUDART)
+	$(SUBMAKE) B=build/standin MODE= WARN='$(filter-out -Werror,$(WARN))' -j$(JOBS) build/standin/lib/$(CUDART) build/standin/lib/libnccl.so.2
 endif
+
+check-nccl-header: ## compare the stand-in for NCCL with NVIDIA's header; NCCL_HEADER=.../nccl.h, several with spaces
+	@tests/support/nccl/abi/abi.sh $(NCCL_HEADER)
 
 install: library $(if $(CUDA_HOME),standin) ## install headers, libraries, tools, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
 	@$(INSTALL) install $(LIBRARY)
@@ -470,6 +475,20 @@ $(B)/lib/$(CUDART): $(STANDIN) $(B)/standin-ptsz.o tests/support/standin/standin
 	    -Wl,-z,nodelete -pthread -lm
 	@touch $(@D)
 
+# The stand-in for NCCL; as it is, and as it was in 2.18.3. It finds the one for cudart in the program, or loads it from beside itself.
+$(B)/nccl/%.o: tests/support/nccl/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -fPIC -fvisibility=hidden $(CUDA_FLAGS) -DSTANDIN_CUDART='"$(CUDART)"' -c $< -o $@
+$(B)/nccl-old/%.o: tests/support/nccl/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(COMPILE) -std=gnu11 -fPIC -fvisibility=hidden $(CUDA_FLAGS) -DSTANDIN_NCCL_OLD -DSTANDIN_CUDART='"$(CUDART)"' -c $< -o $@
+$(B)/lib/libnccl.so.2: $(NCCL)
+$(B)/lib-nccl-old/libnccl.so.2: $(NCCL:$(B)/nccl/%=$(B)/nccl-old/%)
+$(B)/lib/libnccl.so.2 $(B)/lib-nccl-old/libnccl.so.2:
+	@mkdir -p $(@D)
+	$(LINK) -shared $^ -o $@ -Wl,-soname,libnccl.so.2 -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib' -Wl,-z,nodelete -pthread -ldl -lm
+	@touch $(@D)
+
 $(B)/conformance-standin: $(CONFORMANCE) $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -o $@ -lcmocka -pthread -ldl -lm
 
@@ -509,6 +528,14 @@ $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
 
 $(B)/unit/test_trace_zlib: private LIBS := -lz
 
+# The stand-in for NCCL is in the program, and it loads the libraries, which find the stand-in for cudart in the program.
+$(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures: $(NCCL)
+$(B)/unit/test_ranks_nccl_failures: private QUICK := -O0 -DDS__COUNT_LOCKS -DNCCL_OLD='"$(abspath $(B))/lib-nccl-old/libnccl.so.2"'
+$(B)/unit/test_ranks_nccl_failures: | $(B)/lib-nccl-old/libnccl.so.2
+$(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures: private LIBS := -Wl,--export-dynamic-symbol=standin_* -Wl,--export-dynamic-symbol=nccl*
+$(B)/unit/test_standin_nccl: $(NCCL) | $(B)/lib/libnccl.so.2 $(B)/lib-nccl-old/libnccl.so.2
+$(B)/unit/test_standin_nccl: private LIBS := -Wl,--export-dynamic-symbol=standin_get_services
+
 # What they run takes longer than compiling it with the optimiser does.
 $(B)/unit/test_plans $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1
 
@@ -519,8 +546,9 @@ $(B)/native/%.o: tests/unit/native/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE) -std=gnu11 -O3 -march=native -c $< -o $@
 
-# Libraries that a test loads call CUDA's functions of the stand-in.
+# Libraries that a test loads call CUDA's functions of the stand-in, which looks for spin locks that are held.
 $(B)/ranks/%: private LDFLAGS += -rdynamic
+$(B)/ranks/%: private QUICK := -O0 -DDS__COUNT_LOCKS
 $(B)/ranks/%: private CC := $(UNIT_CC)
 $(B)/ranks/%: tests/ranks/%.c $(STANDIN) $(B)/flags
 	@mkdir -p $(@D)
@@ -553,6 +581,8 @@ $(B)/run/%.o: examples/%.c $(B)/flags
 $(B)/run/cpu/%: $(B)/run/%.o $(B)/devstream.o
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ -pthread -ldl -lm
+# The stand-in for NCCL, which they may load, uses that for cudart.
+$(B)/run/standin/%: private LDFLAGS += -Wl,--export-dynamic-symbol=standin_*
 $(B)/run/standin/%: $(B)/run/%.o $(B)/cuda/devstream.o $(STANDIN)
 	@mkdir -p $(@D)
 	$(LINK) $^ -o $@ -pthread -ldl -lm

@@ -1,5 +1,6 @@
 /* What the files of the stand-in share: standin.c (devices, memory, streams, events, kernels),
-   vmm.c (virtual memory, pools), capture.c, graphs.c and link.c (the linker of the driver).
+   vmm.c (virtual memory, pools), capture.c, graphs.c, external.c and link.c (the linker of the
+   driver).
 
    Everything here is guarded by one lock, unless it is said to be a thread's own or atomic. */
 #ifndef STANDIN_CORE_H
@@ -202,7 +203,8 @@ typedef enum {
     OP_HOST,
     OP_CALLBACK,
     OP_VALUES,
-    OP_CONDITION
+    OP_CONDITION,
+    OP_EXTERNAL
 } op_kind;
 
 struct op {
@@ -243,6 +245,11 @@ struct op {
             struct shared_event *at;
             unsigned long long number;
         } record;
+
+        struct {
+            struct standin_external *of;
+            void *put;
+        } external;
     } u;
 };
 
@@ -264,7 +271,7 @@ typedef struct device {
     op *first, *last; /* operations that have not ended */
     uint64_t submitted;
     /* what is ready: for the workers, for the thread of host functions */
-    queue work, calls;
+    queue work, calls, externals; /* externals: while the devices are held */
     pthread_cond_t more_work, more_calls;
     size_t workers, idle, starting;
     int caller;            /* the thread of host functions is there */
@@ -892,6 +899,25 @@ CUresult si_add_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *depende
 CUresult si_add_node_with_edges(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
                                 const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *p);
 #endif
+
+/* ---- external.c ---- */
+
+struct standin_external;
+op *si_external_op(struct standin_external *e, stream *s, int index);
+int si_external_begin(op *o);
+void si_external_over(op *o);
+void si_external_hold(struct standin_external *e);
+void si_external_drop(struct standin_external *e);
+void si_external_check(const char *call, const struct standin_external *e);
+
+/* Of standin.c. */
+void si_use_memory(op *o, const void *address, size_t size);
+int si_look_at(uintptr_t address, size_t size, int index); /* an answer of external.h */
+void si_submit_external(op *o);
+void si_end_external(op *o);
+
+/* Of graphs.c. */
+node *si_node_external(graph *g, const nodes *deps, struct standin_external *e, int index);
 
 /* ---- link.c ---- */
 

@@ -12,6 +12,7 @@
    Contents: types; contents; nodes; graphs; user objects; making, reading and changing graphs;
    executables; launches; updates; the driver's functions. */
 #include "core.h"
+#include "external.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,6 +24,8 @@
 
 /* What the runtime has no name for (H200, driver 580: docs/gpu). */
 #define NODE_VALUES ((enum cudaGraphNodeType)CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+/* An external operation. Its type is told as that of a kernel. */
+#define NODE_EXTERNAL ((enum cudaGraphNodeType)1000)
 /* cudaGraphNodeTypeConditional of 12.3, and the types of such nodes. */
 #define NODE_CONDITIONAL ((enum cudaGraphNodeType)13)
 
@@ -74,6 +77,7 @@ typedef struct content {
         struct cudaHostNodeParams host;
         cudaEvent_t event;
         graph *child;
+        standin_external *external;
 
         struct {
             condition *of; /* NULL: in an executable */
@@ -280,6 +284,9 @@ static void own(content *c, node *n, int hidden, int clone) {
         c->u.child->parent = n;
     } else if (c->type == NODE_CONDITIONAL) {
         own_bodies(c, n, hidden);
+    } else if (c->type == NODE_EXTERNAL) {
+        si_external_hold(c->u.external);
+        c->u.external->node(c->u.external, 1);
     }
 }
 
@@ -294,6 +301,9 @@ static void disown(content *c) {
         si_free_graph(c->u.child);
     } else if (c->type == NODE_CONDITIONAL) {
         disown_bodies(c);
+    } else if (c->type == NODE_EXTERNAL) {
+        c->u.external->node(c->u.external, -1);
+        si_external_drop(c->u.external);
     }
 }
 
@@ -360,6 +370,11 @@ node *si_node_kernel(graph *g, const nodes *deps, const kernel *k, const void *f
 
 node *si_node_host(graph *g, const nodes *deps, cudaHostFn_t fn, void *data, int index) {
     content c = { .type = cudaGraphNodeTypeHost, .device = index, .u.host = { fn, data } };
+    return new_node(g, &c, deps, 0);
+}
+
+node *si_node_external(graph *g, const nodes *deps, standin_external *e, int index) {
+    content c = { .type = NODE_EXTERNAL, .device = index, .u.external = e };
     return new_node(g, &c, deps, 0);
 }
 
@@ -735,11 +750,15 @@ static cudaError_t get_dependents(cudaGraphNode_t handle, cudaGraphNode_t *out,
     return finish(code);
 }
 
+static enum cudaGraphNodeType type_of(const node *n) {
+    return n->is.type == NODE_EXTERNAL ? cudaGraphNodeTypeKernel : n->is.type;
+}
+
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t handle, enum cudaGraphNodeType *out) {
     LOOK(cudaGraphNodeGetType);
     if (!out)
         return finish(cudaErrorInvalidValue);
-    *out = node_of("cudaGraphNodeGetType", handle)->is.type;
+    *out = type_of(node_of("cudaGraphNodeGetType", handle));
     return finish(*out == NODE_VALUES ? cudaErrorUnknown : 0);
 }
 
@@ -759,6 +778,7 @@ static void print_node(FILE *f, const node *n, unsigned flags) {
     const content *c = &n->is;
     const char *name = c->type == NODE_VALUES        ? "batch of memory operations"
                        : c->type == NODE_CONDITIONAL ? "conditional"
+                       : c->type == NODE_EXTERNAL    ? c->u.external->name
                                                      : type_names[c->type];
     fprintf(f, "n%zu [label=\"%zu %s", n->index, n->index, name);
     if (flags & cudaGraphDebugDotFlagsVerbose)
@@ -1548,6 +1568,8 @@ static int check_node(const char *call, node *n) {
         return code;
     for (unsigned i = 0; c->type == NODE_CONDITIONAL && !code && i < c->u.branch.size; i++)
         code = check_nodes(call, c->u.branch.bodies[i]);
+    if (c->type == NODE_EXTERNAL)
+        si_external_check(call, c->u.external);
     switch (c->type) {
     case cudaGraphNodeTypeMemcpy:
         code = si_check_transfer(call, &c->u.copy.t, c->device, &to, &from);
@@ -1634,6 +1656,8 @@ static op *op_of(node *n) {
         return values_op(c);
     if (c->type == NODE_CONDITIONAL)
         return condition_op(n);
+    if (c->type == NODE_EXTERNAL)
+        return si_external_op(c->u.external, NULL, c->device);
     switch (c->type) {
     case cudaGraphNodeTypeMemcpy:
         o = copy_op(c);
@@ -1948,6 +1972,9 @@ static enum cudaGraphExecUpdateResult judge(const node *n, const content *to,
         return judge_values(is, to);
     if (is->type == NODE_CONDITIONAL)
         return judge_conditional(is, to);
+    if (is->type == NODE_EXTERNAL)
+        return is->device == to->device ? cudaGraphExecUpdateSuccess
+                                        : cudaGraphExecUpdateErrorUnsupportedFunctionChange;
     switch (is->type) {
     case cudaGraphNodeTypeKernel:
         if (is->device != to->device)
@@ -2366,7 +2393,7 @@ CUresult si_node_get_type(CUgraphNode handle, CUgraphNodeType *out) {
     lock();
     if (!out)
         return finish_driver(CUDA_ERROR_INVALID_VALUE);
-    *out = (CUgraphNodeType)node_of("cuGraphNodeGetType", handle)->is.type;
+    *out = (CUgraphNodeType)type_of(node_of("cuGraphNodeGetType", handle));
     return finish_driver(0);
 }
 

@@ -17,6 +17,7 @@
    operations; running them; waiting; copies and fills; kernels; the runtime's functions; the
    driver's functions; entry points; control. */
 #include "core.h"
+#include "external.h"
 #include "standin.h"
 
 #include <errno.h>
@@ -76,7 +77,8 @@ static const char *const op_names[] = { "copy",
                                         "host function",
                                         "callback",
                                         "batch of memory operations",
-                                        "conditional node" };
+                                        "conditional node",
+                                        "collective" };
 
 device si_devices[MAX_DEVICES];
 
@@ -181,6 +183,7 @@ static void start(void) {
         d->engines = nth_number("STANDIN_ENGINES", i, 3),
         d->memory_khz = nth_number("STANDIN_MEMORY_CLOCK", i, 2619000);
         d->work.last = &d->work.first, d->calls.last = &d->calls.first;
+        d->externals.last = &d->externals.first;
         d->legacy.device = i, d->legacy.blocking = d->legacy.is_static = 1,
         d->legacy.id = next_stream_id++;
         d->legacy.handle = cudaStreamLegacy;
@@ -732,6 +735,27 @@ void si_free_module_if_over(module *m) {
     free(m);
 }
 
+void si_use_memory(op *o, const void *address, size_t size) {
+    uintptr_t at = (uintptr_t)address;
+    for (range *r = range_touching(at, 1); r && size; r = range_behind(r)) {
+        size_t left = r->size - (at - r->start), part = size < left ? size : left;
+        use(o, r);
+        at += part;
+        size -= part;
+    }
+}
+
+int si_look_at(uintptr_t address, size_t size, int index) {
+    range *r = range_touching(address, 1);
+    if (!r)
+        return STANDIN_NOT_OF_CUDA;
+    if (!range_holds(r, address, size, -1))
+        return STANDIN_TOO_SHORT;
+    if (!range_holds(r, address, size, index))
+        return STANDIN_UNREACHED;
+    return r->kind == DEVICE_MEMORY && r->device != index ? STANDIN_OF_ANOTHER : STANDIN_REACHED;
+}
+
 static void use_place(op *o, const place *p) {
     size_t span = p->span, offset = p->range ? (size_t)(p->memory - p->range->memory) : 0;
     for (range *r = p->range; r; r = range_behind(r), offset = 0) {
@@ -755,6 +779,10 @@ static void let_go(op *o) {
         free(o->u.kernel.params);
         o->u.kernel.module->uses--;
         si_free_module_if_over(o->u.kernel.module);
+    }
+    if (o->kind == OP_EXTERNAL && o->u.external.of) {
+        si_external_over(o);
+        o->u.external.of = NULL;
     }
     if (o->exec)
         si_exec_over(o->exec);
@@ -794,6 +822,7 @@ static op *pop(queue *q) {
 }
 
 static void *run_work(void *of), *run_calls(void *of);
+static void end_op(op *o);
 
 void si_start_thread(void *(*body)(void *), void *of) {
     pthread_t thread;
@@ -830,6 +859,30 @@ static void call_workers(device *d) {
 
 static int is_instant(const op *o) {
     return o->kind == OP_WAIT || o->kind == OP_MARK || o->kind == OP_FREE;
+}
+
+/* An external operation is ready. Returns whether it has ended. */
+static int begin_external(op *o) {
+    if (held) {
+        push(&si_devices[o->device].externals, o);
+        return 0;
+    }
+    if (!si_external_begin(o))
+        return 0;
+    si_unref(o); /* the one until its end; its list of operations still has it */
+    return 1;
+}
+
+/* Where an operation goes that is ready. Returns whether it has ended already. */
+static int start_op(op *o) {
+    device *d = &si_devices[o->device];
+    if (is_instant(o))
+        return 1;
+    if (o->kind == OP_EXTERNAL)
+        return begin_external(o);
+    push(o->kind == OP_HOST || o->kind == OP_CALLBACK ? &d->calls : &d->work, o);
+    call_workers(d);
+    return 0;
 }
 
 /* Returns how many references the stream gave up. */
@@ -871,16 +924,8 @@ static void end_op(op *o) {
         leave_device(o);
         for (size_t i = 0; i < o->successor_count; i++) {
             op *next = o->successors[i];
-            device *d = &si_devices[next->device];
-            if (--next->pending)
-                continue;
-            if (is_instant(next)) {
+            if (!--next->pending && start_op(next))
                 push(&over, next);
-            } else {
-                push(next->kind == OP_HOST || next->kind == OP_CALLBACK ? &d->calls : &d->work,
-                     next);
-                call_workers(d);
-            }
         }
         o->successor_count = 0;
         unref_times(o, 1 + leave_stream(o));
@@ -899,15 +944,13 @@ void si_prepare(op *o) {
 }
 
 void si_release(op *o) {
-    device *d = &si_devices[o->device];
-    if (--o->pending)
-        return;
-    if (is_instant(o)) {
+    if (!--o->pending && start_op(o))
         end_op(o);
-        return;
-    }
-    push(o->kind == OP_HOST || o->kind == OP_CALLBACK ? &d->calls : &d->work, o);
-    call_workers(d);
+}
+
+void si_end_external(op *o) {
+    end_op(o);
+    si_unref(o);
 }
 
 /* Puts the operation at the end of its stream, which then owns it. */
@@ -938,6 +981,10 @@ void si_submit(op *o, op *also) {
 
 static void submit(op *o) {
     si_submit(o, NULL);
+}
+
+void si_submit_external(op *o) {
+    submit(o);
 }
 
 /* ---- running them ---- */
@@ -3883,6 +3930,11 @@ void standin_hold(int on) {
     for (int i = 0; i < si_config.devices; i++) {
         pthread_cond_broadcast(&si_devices[i].more_work);
         call_workers(&si_devices[i]);
+        while (!held && si_devices[i].externals.count) {
+            op *o = pop(&si_devices[i].externals);
+            if (begin_external(o))
+                end_op(o);
+        }
     }
     unlock();
 }
