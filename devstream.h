@@ -6383,6 +6383,9 @@ typedef struct ds__remote {
        it. Returns 1 if the work is over already. Takes no lock that a thread holds while it waits,
        and calls no driver but timeline_pass. */
     int (*begin_fn)(struct ds__remote *remote, int how);
+    /* NULL, or runs in submit in place of begin_fn: enqueues the work on the native stream, whose
+       device is current. The stream passes the timeline behind the work */
+    ds_result (*enqueue_fn)(struct ds__remote *remote, void *native);
     _Atomic int taken; /* 1: the driver has called begin_fn or will call it, even if submit fails */
     _Atomic int ran;   /* of the CUDA driver: 1: the stream has reached it */
 } ds__remote;
@@ -6867,7 +6870,8 @@ struct ds__driver {
     /* passes all numbers that will ever be waited for; streams that wait for `from` or more fail,
        if the driver can make streams fail */
     void (*timeline_fail)(void *timeline, uint64_t from, ds_result code, const char *text);
-    void (*timeline_destroy)(void *timeline); /* no stream waits for it any more */
+    uint64_t (*timeline_get)(const void *timeline); /* the last number that it has passed */
+    void (*timeline_destroy)(void *timeline);       /* no stream waits for it any more */
     /* makes a device current on the calling thread, and allows calls that an open capture forbids,
        for calls into a library that uses the device; library_end restores both */
     void (*library_begin)(int device, ds__library_scope *out);
@@ -15282,6 +15286,11 @@ static void ds__cpu_timeline_fail(void *timeline, uint64_t from, ds_result code,
     ds__cpu_pass(t, UINT64_MAX);
 }
 
+static uint64_t ds__cpu_timeline_get(const void *timeline) {
+    const ds__cpu_stream *t = timeline;
+    return atomic_load(&t->done);
+}
+
 static void ds__cpu_timeline_destroy(void *timeline) {
     ds__cpu_stream *t = timeline;
     if (t->had_failure)
@@ -18506,6 +18515,7 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_event_destroy,
                                            ds__cpu_timeline_pass,
                                            ds__cpu_timeline_fail,
+                                           ds__cpu_timeline_get,
                                            ds__cpu_timeline_destroy,
                                            ds__cpu_library_begin,
                                            ds__cpu_library_end,
@@ -26500,6 +26510,10 @@ static void ds__cuda_timeline_fail(void *timeline, uint64_t from, ds_result code
     ds__cuda_timeline_pass(timeline, INT64_MAX);
 }
 
+static uint64_t ds__cuda_timeline_get(const void *timeline) {
+    return __atomic_load_n((const uint64_t *)timeline, __ATOMIC_SEQ_CST);
+}
+
 static void ds__cuda_timeline_destroy(void *timeline) {
     ds__cuda_timeline *t = timeline;
     ds__spinlock_lock(&ds__cuda.host_lock);
@@ -26560,9 +26574,34 @@ static void ds__cuda_remote_end(void *user) {
                            atomic_load(&remote->ran) ? DS__REMOTE_ARRIVED : DS__REMOTE_FAILED);
 }
 
+/* Enqueues an operation on the number of a timeline. */
+static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op,
+                                          ds_value_kind kind) {
+    ds_value_op value = {
+        .address = op->u.remote.timeline, .value = op->u.remote.upto, .kind = kind, .size = 8
+    };
+    ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
+    values.u.values.list = &value;
+    values.u.values.count = 1;
+    return ds__cuda_values(s, &values);
+}
+
+/* Lets another library enqueue work on the stream. */
+static ds_result ds__cuda_submit_library(const ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    r = op->u.remote.begin->enqueue_fn(op->u.remote.begin, s->handle);
+    ds__cuda_scope_end(&scope);
+    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, DS_VALUE_WRITE);
+}
+
 /* Enqueues work of another library, and the wait for it. */
 static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *op) {
     ds_result r = DS_OK;
+    if (op->u.remote.begin && op->u.remote.begin->enqueue_fn)
+        return ds__cuda_submit_library(s, op);
     if (op->u.remote.begin) {
         ds__op host = { .kind = DS__OP_HOST, .line = op->line, .file = op->file };
         host.u.host.fn = ds__cuda_remote_run;
@@ -26576,14 +26615,7 @@ static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *
     }
     if (r < 0 || !op->u.remote.timeline)
         return r;
-    ds_value_op wait = { .address = op->u.remote.timeline,
-                         .value = op->u.remote.upto,
-                         .kind = DS_VALUE_WAIT_GEQ,
-                         .size = 8 };
-    ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
-    values.u.values.list = &wait;
-    values.u.values.count = 1;
-    return ds__cuda_values(s, &values);
+    return ds__cuda_timeline_submit(s, op, DS_VALUE_WAIT_GEQ);
 }
 
 /* cuda/submit.h - dispatch of stream work.
@@ -29736,6 +29768,7 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_event_destroy,
                                             ds__cuda_timeline_pass,
                                             ds__cuda_timeline_fail,
+                                            ds__cuda_timeline_get,
                                             ds__cuda_timeline_destroy,
                                             ds__cuda_library_begin,
                                             ds__cuda_library_end,

@@ -125,14 +125,23 @@ enum {
 /** Time limit that never ends an operation. */
 #define DS_RANKS_FOREVER UINT64_MAX
 
+/** Size of the text of an id, with the zero at its end. */
+#define DS_RANKS_ID_SIZE 260
+
 /** Options of ds_ranks_init; NULL and zero mean the default. */
 typedef struct ds_ranks_desc {
-    /** "mpi" or "local". NULL: "mpi" if a launcher started this process (ds_ranks_launch_get), else
-        a group of one rank */
+    /** "mpi", "nccl" or "local". NULL: that of the environment variable DEVSTREAM_RANKS_ENGINE.
+        Without it, "mpi" if a launcher started this process (ds_ranks_launch_get), else a group of
+        one rank */
     const char *engine;
-    int rank; /**< "local": this rank. "mpi": MPI's number, or 0 */
-    int size; /**< "local": number of ranks. "mpi": MPI's number, or 0 */
-    /** "local": name by which the ranks of a group find each other */
+    /** "local", "nccl": this rank. "mpi": MPI's number, or 0 */
+    int rank;
+    /** "local", "nccl": number of ranks; "nccl" with 0: rank and size of the launcher. "mpi": MPI's
+        number, or 0 */
+    int size;
+    /** "local", "nccl": text by which the ranks of a group find each other (ds_ranks_id_create).
+        "local": any text. "nccl": also "file:PATH", a file that rank 0 writes and removes; NULL:
+        the environment variable DEVSTREAM_RANKS_ID or, if NCCL_COMM_ID is set, NCCL's address */
     const char *id;
     const ds_device *devices; /**< devices of this rank; they may repeat. NULL: the current one */
     size_t device_count;      /**< number of devices; may differ between ranks */
@@ -202,6 +211,10 @@ DSDEF DS_MUST_USE ds_result ds_ranks_abort(ds_ranks ranks, const char *reason);
 DSDEF DS_MUST_USE ds_result ds_ranks_get_status(ds_ranks ranks);
 /** Returns the properties of a group. */
 DSDEF DS_MUST_USE ds_result ds_ranks_get_info(ds_ranks ranks, ds_ranks_info *out);
+/** Creates the id of a new group for ds_ranks_desc.id: a text, of which the program gives a copy to
+    each rank. size: of out, at least DS_RANKS_ID_SIZE. engine: "nccl" or "local". Errors:
+    DS_ERR_INVALID_VALUE, DS_ERR_UNSUPPORTED (the engine is not available, or needs no id). */
+DSDEF DS_MUST_USE ds_result ds_ranks_id_create(const char *engine, char *out, size_t size);
 /** Reads the environment of mpiexec (PMI, PMIx, Open MPI), SLURM and torchrun. Callable
     anywhere. */
 DSDEF void ds_ranks_launch_get(ds_ranks_launch *out);
@@ -284,6 +297,12 @@ static inline DS_MUST_USE ds_result ds_at_ranks_get_info(const char *file_, int 
     return ds_site_set(file_, line_), (ds_ranks_get_info)(ranks_, out_);
 }
 #define ds_ranks_get_info(...) ds_at_ranks_get_info(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_id_create(const char *file_, int line_,
+        const char *engine_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_ranks_id_create)(engine_, out_, size_);
+}
+#define ds_ranks_id_create(...) ds_at_ranks_id_create(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_ranks_exchange(const char *file_, int line_,
         const ds_ranks_transfer *transfers_, size_t count_, const ds_comm_options *options_) {
@@ -484,11 +503,17 @@ typedef struct ds__ranks_engine {
     ds_result (*split)(void *comm, int color, int key, uint64_t deadline, ds__net_comm *out);
     ds_result (*shrink)(void *comm, const int *excluded, size_t count, uint64_t deadline,
                         ds__net_comm *out);
+    /* An engine enqueues all operations of streams, or none: `enqueue` is NULL or in place of
+       `start`. Work of the native stream that follows sees the data. `start` and `test` are then
+       for operations on host memory between hosts. deadline: of ds__now_ns. */
+    ds_result (*enqueue)(void *comm, const ds__net_op *op, void *native, uint64_t deadline);
     ds_result (*start)(void *comm, const ds__net_op *op, ds__net_request *request);
     /* DS_OK: complete. DS_NOT_READY: pending. Negative: failed; the operation is abandoned. */
     ds_result (*test)(void *comm, ds__net_request *request);
     /* Gives up a pending operation; never waits. */
     void (*abandon)(void *comm, ds__net_request *request);
+    /* NULL, or ends all operations that were enqueued: the group has failed. */
+    void (*stop)(void *comm);
     /* Tells the other ranks of a failure, as far as that is possible without waiting. */
     void (*tell)(void *comm, ds_result code, const char *reason);
     /* Returns the failure that another rank has told, with its reason and rank, or DS_OK. */
@@ -499,6 +524,72 @@ typedef struct ds__ranks_engine {
     void (*library)(char *out, size_t size);
     void (*shutdown)(void); /* called by ds_shutdown, after all communicators are destroyed */
 } ds__ranks_engine;
+
+/* ranks/messages.h - collectives as messages between two ranks.
+
+   Gives the messages of a gather, scatter, all-gather or all-to-all (ds__net_messages), for engines
+   that send each part for itself.
+
+   Invariants: a message without bytes is left out on both sides.
+   Locks: none.
+   Threads: any. */
+
+/* Returns an address behind `at`, which may be NULL if nothing is there. */
+static inline void *ds__behind(const void *at, size_t bytes) {
+    return bytes ? (char *)(uintptr_t)at + bytes : (void *)(uintptr_t)at;
+}
+
+/* Returns 1 if all parts have the size of the first one. */
+static int ds__net_parts_equal(const ds__net_parts *parts, int size) {
+    int same = 1;
+    for (int i = 1; i < size; i++)
+        same &= parts->bytes[i] == parts->bytes[0];
+    return same;
+}
+
+/* Returns the message from a rank to another one. */
+static ds__net_transfer ds__net_message_to(const ds__net_op *op, int rank, int peer) {
+    ds__net_transfer t = { (void *)(uintptr_t)op->in, 0, peer, 0, 0 };
+    if (op->kind == DS__NET_ALL_GATHER) {
+        t.bytes = op->parts.bytes[rank];
+    } else if (op->kind == DS__NET_GATHER) {
+        t.bytes = peer == op->root ? op->count : 0;
+    } else if (op->kind == DS__NET_ALL_TO_ALL || rank == op->root) {
+        t.at = ds__behind(op->in, op->parts.at[peer]);
+        t.bytes = op->parts.bytes[peer];
+    }
+    return t;
+}
+
+/* Returns the message that a rank receives from another one. */
+static ds__net_transfer ds__net_message_from(const ds__net_op *op, int rank, int peer) {
+    ds__net_transfer t = { op->out, 0, peer, 0, 1 };
+    if (op->kind == DS__NET_SCATTER) {
+        t.bytes = peer == op->root ? op->count : 0;
+    } else if (op->kind != DS__NET_GATHER || rank == op->root) {
+        const ds__net_parts *parts = op->kind == DS__NET_ALL_TO_ALL ? &op->out_parts : &op->parts;
+        t.at = ds__behind(op->out, parts->at[peer]);
+        t.bytes = parts->bytes[peer];
+    }
+    return t;
+}
+
+/* Writes the messages of a rank, at most two for each rank, and returns their number. */
+static size_t ds__net_messages(const ds__net_op *op, int rank, int size, ds__net_transfer *out) {
+    size_t count = 0;
+    for (int i = 0; i < size; i++) {
+        int peer = (rank + i) % size;
+        ds__net_transfer from = ds__net_message_from(op, rank, peer);
+        ds__net_transfer to = ds__net_message_to(op, rank, peer);
+        if (peer == rank && from.at == to.at)
+            continue; /* the own part is in its place */
+        if (from.bytes)
+            out[count++] = from;
+        if (to.bytes)
+            out[count++] = to;
+    }
+    return count;
+}
 
 /* ranks/types.h - types and state of process groups.
 
@@ -632,7 +723,7 @@ struct ds__group {
     ds__rop *last_fresh;
     ds__rop *free_ops;
 
-    ds__spinlock lock;
+    ds__mutex lock;        /* not a spin lock: the engine may call CUDA */
     _Atomic uint32_t news; /* arrivals */
     _Atomic int users;     /* threads that drive it without a pin */
     _Atomic int finalized;
@@ -658,11 +749,6 @@ typedef struct ds__rfailure {
     char reason[DS__RANKS_REASON];
 } ds__rfailure;
 
-/* Returns an address behind `at`, which may be NULL if nothing is there. */
-static inline void *ds__behind(const void *at, size_t bytes) {
-    return bytes ? (char *)(uintptr_t)at + bytes : (void *)(uintptr_t)at;
-}
-
 /* A word in pinned memory, for which a captured operation waits. */
 typedef struct ds__rword {
     uint64_t value; /* first member */
@@ -685,6 +771,7 @@ static struct {
     _Atomic uint32_t word;   /* the thread sleeps on it */
     _Atomic uint32_t asleep; /* DS__RANKS_AWAKE ... */
     _Atomic int hosts;       /* host threads that drive groups while they wait */
+    _Atomic int stepping;    /* 1: a thread drives all groups */
 } ds__ranks = { .lock = DS__MUTEX_INIT };
 
 /* ranks/launch.h - the launcher that started the process.
@@ -1480,7 +1567,7 @@ static void ds__group_drop_op(ds__group *g, ds__rop *op, uint64_t now) {
     if (op->dropped)
         return;
     op->dropped = 1;
-    if (begun)
+    if (begun && !g->engine->enqueue)
         g->engine->abandon(g->comm, &op->request);
     ds__rop_status(g, op, begun ? DS__RECORDER_ABANDONED : DS__RECORDER_FAILED, now);
     if (op->word)
@@ -1509,6 +1596,8 @@ static void ds__group_fail(ds__group *g, ds_result code, const char *reason, int
         g->engine->tell(g->comm, code, g->reason);
     ds__group_drop_ops(g);
     atomic_store(&g->failed, 1);
+    if (g->engine->stop)
+        g->engine->stop(g->comm);
     if (g->timeline)
         g->driver->timeline_fail(g->timeline, atomic_load(&g->passed) + 1, code, g->reason);
 }
@@ -1583,8 +1672,8 @@ static void ds__compare_write(ds__rop *op) {
     memcpy(op->signature + sizeof s, site + length - kept, kept);
 }
 
-/* Starts to gather the signatures of all ranks. */
-static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
+/* Describes the operation that gathers the signatures of all ranks. */
+static ds_result ds__compare_prepare(ds__group *g, ds__rop *op, ds__net_op *out) {
     size_t n = (size_t)g->size;
     size_t *tables = ds__host_alloc(n * (2 * sizeof *tables + DS__RANKS_SIGNATURE));
     if (!tables)
@@ -1595,11 +1684,18 @@ static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
     }
     ds__compare_write(op);
     op->signatures = tables;
-    ds__net_op gather = { .kind = DS__NET_ALL_GATHER,
-                          .in = op->signature,
-                          .out = tables + 2 * n,
-                          .parts = { tables, tables + n } };
-    return g->engine->start(g->comm, &gather, &op->request);
+    *out = (ds__net_op){ .kind = DS__NET_ALL_GATHER,
+                         .in = op->signature,
+                         .out = tables + 2 * n,
+                         .parts = { tables, tables + n } };
+    return DS_OK;
+}
+
+/* Starts to gather the signatures of all ranks. */
+static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
+    ds__net_op gather;
+    ds_result r = ds__compare_prepare(g, op, &gather);
+    return r == DS_OK ? g->engine->start(g->comm, &gather, &op->request) : r;
 }
 
 /* Writes an operation for messages, such as "all_reduce of 4 float32 at file.c:3". */
@@ -1684,6 +1780,10 @@ static void ds__group_fail_engine(ds__group *g, const ds__rop *op, ds_result cod
 
 /* Starts the engine's next step of an operation: the comparison, or the operation itself. */
 static ds_result ds__rop_start(ds__group *g, ds__rop *op, uint64_t now) {
+    if (g->engine->enqueue) {
+        op->state = DS__ROP_STARTED;
+        return DS_OK;
+    }
     if (op->state == DS__ROP_LISTED && g->flags & DS_RANKS_COMPARE &&
         op->call.kind != DS__NET_EXCHANGE) {
         op->state = DS__ROP_COMPARING;
@@ -1735,12 +1835,19 @@ static void ds__group_list_ops(ds__group *g) {
         g->start = first;
 }
 
+/* DS_OK: complete. DS_NOT_READY: pending. Negative: the engine has failed. */
+static ds_result ds__rop_test(ds__group *g, ds__rop *op) {
+    if (!g->engine->enqueue)
+        return g->engine->test(g->comm, &op->request);
+    return g->driver->timeline_get(g->timeline) >= op->number ? DS_OK : DS_NOT_READY;
+}
+
 /* Tests the first operation. Returns 1 if it is complete. `lock` is held. */
 static int ds__group_test_op(ds__group *g, uint64_t now) {
     ds__rop *op = g->head;
     if (!op || op == g->start || atomic_load(&g->failed))
         return 0;
-    ds_result r = g->engine->test(g->comm, &op->request);
+    ds_result r = ds__rop_test(g, op);
     if (r == DS_NOT_READY)
         return 0;
     if (r == DS_OK && op->state == DS__ROP_COMPARING) {
@@ -1876,11 +1983,11 @@ static void ds__group_step(ds__group *g) {
 static void ds__group_drive(ds__group *g) {
     uint32_t seen;
     do {
-        if (!ds__spinlock_try(&g->lock))
+        if (!ds__mutex_trylock(&g->lock))
             return;
         seen = atomic_load(&g->news);
         ds__group_step(g);
-        ds__spinlock_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     } while (atomic_load(&g->news) != seen);
 }
 
@@ -1922,13 +2029,40 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     return over;
 }
 
-/* Drives all groups. Returns 0 if another thread does so. */
-static int ds__ranks_step(void) {
-    if (!ds__mutex_trylock(&ds__ranks.lock))
-        return 0;
-    for (ds__group *g = ds__ranks.groups; g; g = g->next)
-        ds__group_drive(g);
+/* Gives groups of the list from `first` on, which stay until `users` is lowered; at most `most`. */
+static size_t ds__ranks_collect(size_t first, size_t most, ds__group **out) {
+    size_t count = 0;
+    ds__mutex_lock(&ds__ranks.lock);
+    for (ds__group *g = ds__ranks.groups; g && count < most; g = g->next) {
+        if (first) {
+            first--;
+            continue;
+        }
+        atomic_fetch_add(&g->users, 1);
+        out[count++] = g;
+    }
     ds__mutex_unlock(&ds__ranks.lock);
+    return count;
+}
+
+/* Drives all groups. Returns 0 if another thread does so. No lock of all threads is held, since the
+   engine may call CUDA. */
+static int ds__ranks_step(void) {
+    enum { AT_ONCE = 8 };
+
+    ds__group *list[AT_ONCE];
+    size_t first = 0;
+    size_t count = AT_ONCE;
+    if (atomic_exchange(&ds__ranks.stepping, 1))
+        return 0;
+    for (; count == AT_ONCE; first += count) {
+        count = ds__ranks_collect(first, AT_ONCE, list);
+        for (size_t i = 0; i < count; i++) {
+            ds__group_drive(list[i]);
+            atomic_fetch_sub(&list[i]->users, 1);
+        }
+    }
+    atomic_store(&ds__ranks.stepping, 0);
     return 1;
 }
 
@@ -2026,6 +2160,46 @@ static void ds__ranks_thread_end(void) {
     atomic_store(&ds__ranks.quit, 0);
 }
 
+/* Runs an operation of the engine between hosts on this thread. */
+static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
+                              const char *what) {
+    ds__net_request request = { { NULL } };
+    uint64_t nap = 1000;
+    ds__mutex_lock(&g->lock);
+    ds_result r = g->engine->start(g->comm, net, &request);
+    ds__mutex_unlock(&g->lock);
+    if (r < 0)
+        return r;
+    for (;;) {
+        ds__mutex_lock(&g->lock);
+        r = g->engine->test(g->comm, &request);
+        int late = r == DS_NOT_READY && ds__now_ns() > deadline;
+        if (late)
+            g->engine->abandon(g->comm, &request);
+        ds__mutex_unlock(&g->lock);
+        if (late)
+            return ds__fail(DS_ERR_TIMEOUT,
+                            "%s: not all %d ranks of group \"%s\" have called within the time "
+                            "limit; this is rank %d",
+                            what, g->size, ds__group_name(g), g->rank);
+        if (r != DS_NOT_READY)
+            return r;
+        ds__os_sleep(nap);
+        nap = nap < 500000 ? nap * 2 : nap;
+    }
+}
+
+/* Compares an operation of an engine that enqueues its operations with those of the other ranks. */
+static ds_result ds__rop_compare(ds__group *g, ds__rop *op) {
+    ds__net_op gather;
+    uint64_t limit = op->call.timeout_ns;
+    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
+    ds_result r = ds__compare_prepare(g, op, &gather);
+    if (r == DS_OK)
+        r = ds__net_wait(g, &gather, deadline, "comparison");
+    return r == DS_OK ? ds__compare_end(g, op) : r;
+}
+
 /* ranks/group.h - groups: creation, look-up, end.
 
    Creates a group of a communicator (ds__group_create), which exchanges the numbers of devices of
@@ -2058,35 +2232,6 @@ static int ds__group_rank_of(const ds__group *g, size_t device) {
     while (device >= g->first[rank + 1])
         rank++;
     return rank;
-}
-
-/* Runs an operation of the engine on this thread, before the group has streams. */
-static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
-                              const char *what) {
-    ds__net_request request = { { NULL } };
-    uint64_t nap = 1000;
-    ds__spinlock_lock(&g->lock);
-    ds_result r = g->engine->start(g->comm, net, &request);
-    ds__spinlock_unlock(&g->lock);
-    if (r < 0)
-        return r;
-    for (;;) {
-        ds__spinlock_lock(&g->lock);
-        r = g->engine->test(g->comm, &request);
-        int late = r == DS_NOT_READY && ds__now_ns() > deadline;
-        if (late)
-            g->engine->abandon(g->comm, &request);
-        ds__spinlock_unlock(&g->lock);
-        if (late)
-            return ds__fail(DS_ERR_TIMEOUT,
-                            "%s: not all %d ranks of group \"%s\" have called within the time "
-                            "limit; this is rank %d",
-                            what, g->size, ds__group_name(g), g->rank);
-        if (r != DS_NOT_READY)
-            return r;
-        ds__os_sleep(nap);
-        nap = nap < 500000 ? nap * 2 : nap;
-    }
 }
 
 /* Values that each rank sends when a group is created. */
@@ -2188,6 +2333,7 @@ static void ds__group_clear(ds__group *g) {
     ds__host_free(g->own);
     ds__host_free(g->label);
     ds__mutex_destroy(&g->calls);
+    ds__mutex_destroy(&g->lock);
 }
 
 /* Copies devices, label and options to a group. */
@@ -2236,6 +2382,7 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
     g->recorder = start->recorder;
     g->made = ds__tls.site;
     ds__mutex_init(&g->calls);
+    ds__mutex_init(&g->lock);
     ds_result r = ds__group_describe(g, desc);
     if (r == DS_OK)
         r = ds__group_meet(g, start->deadline);
@@ -2303,6 +2450,12 @@ static uint64_t ds__group_listed(ds__group *g) {
     uint64_t listed = g->listed;
     ds__spinlock_unlock(&g->list_lock);
     return listed;
+}
+
+/* Returns the number of the last operation that is complete. */
+static uint64_t ds__group_passed(ds__group *g) {
+    int asks = g->engine->enqueue && !atomic_load(&g->failed);
+    return asks ? g->driver->timeline_get(g->timeline) : atomic_load(&g->passed);
 }
 
 /* Waits until all operations have passed, or the group has failed. Returns 0 at the deadline. */
@@ -2431,9 +2584,9 @@ static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
     int taken = atomic_load(&op->remote.taken);
     ds__kept_error error;
     ds__error_save(&error);
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_fail_op(g, op, r, "%s", ds__error_reason(&error));
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     if (!taken)
         (void)ds__rop_begin(&op->remote, DS__REMOTE_FAILED);
     ds__error_restore(&error);
@@ -2448,10 +2601,53 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
                : r;
 }
 
+/* Lets the engine enqueue an operation on a native stream (base/operation.h). */
+static ds_result ds__rop_enqueue_native(ds__remote *remote, void *native) {
+    ds__rop *op = (ds__rop *)(void *)remote;
+    uint64_t limit = op->call.timeout_ns;
+    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
+    return op->group->engine->enqueue(op->group->comm, &op->net, native, deadline);
+}
+
+/* Enqueues an operation of an engine that enqueues its operations itself. captures: it becomes a
+   part of a graph, and the group does not know its launches. */
+static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes, int captures) {
+    ds__group *g = op->group;
+    ds_result r = DS_OK;
+    op->remote.enqueue_fn = ds__rop_enqueue_native;
+    if (captures)
+        op->enqueued = ds__now_ns();
+    else
+        ds__rop_add(op);
+    if (!captures && g->flags & DS_RANKS_COMPARE && op->call.kind != DS__NET_EXCHANGE)
+        r = ds__rop_compare(g, op);
+    ds__op o = ds__op_init(DS__OP_REMOTE | (captures ? 0 : DS__OP_OUTSIDE << 8));
+    o.u.remote.begin = &op->remote;
+    o.u.remote.timeline = captures ? NULL : g->timeline;
+    o.u.remote.upto = op->number;
+    o.u.remote.name = ds__net_names[op->call.kind];
+    o.u.remote.bytes = bytes;
+    if (r == DS_OK)
+        r = ds__rop_enqueue(s, &o);
+    if (captures) {
+        ds__rop_give_back(op);
+        return r;
+    }
+    if (r < 0)
+        return ds__rop_refused(op, r);
+    atomic_fetch_add(&ds__drive.open, 1);
+    atomic_store(&op->arrived, 1);
+    atomic_fetch_add(&g->news, 1);
+    ds__ranks_wake(1);
+    return DS_OK;
+}
+
 /* Enqueues an operation, which moves this many bytes, on a stream, and the wait for it. number:
    NULL, or the operation is enqueued without the wait, and *number is for ds__rop_wait. */
 static ds_result ds__rop_submit(ds__rop *op, ds__stream *s, size_t bytes, uint64_t *number) {
     ds__group *g = op->group;
+    if (g->engine->enqueue)
+        return ds__rop_submit_native(op, s, bytes, 0);
     op->spin = bytes <= DS__RANKS_SPIN_BYTES;
     ds__rop_add(op);
     ds__op o = ds__op_init(DS__OP_REMOTE | (DS__OP_OUTSIDE | DS__OP_PROMPT) << 8);
@@ -2712,16 +2908,15 @@ static ds_result ds__capture_rop(ds_stream stream, ds__rop *op, size_t tables) {
 
 /* ranks/stage.h - a collective of a group on the streams of this rank.
 
-   Opens a call (ds__stage_open): group, streams and tensors. Provides what collectives consist of:
-   contiguous memory for the engine (ds__stage_source, ds__stage_target), copies and reductions on
-   the streams, and operations of the engine (ds__stage_net). ds__stage_close ends the call.
+   Opens a call (ds__stage_open): group, streams and tensors. Enqueues operations of the engine
+   (ds__stage_net). ds__stage_close ends the call. ranks/stage_memory.h has the memory of a call.
 
    Policy:
    1. The stream of the first device leads: operations of the engine are on it. Before the first
       one it waits for the other streams, and at the end they wait for it.
-   2. The engine reads and writes memory of CPU devices and host memory in place, if the elements
-      are contiguous there. Everything else is copied: strided tensors, and memory of a GPU, which
-      goes through pinned memory.
+   2. The engine reads and writes contiguous tensors in place if it reaches their memory
+      (ds__reach). Everything else is copied: strided tensors, and memory of a GPU through pinned
+      memory if the engine does not reach it.
    3. Temporary memory is freed by a later call, when its operation has passed: an operation that
       was abandoned may still use it.
 
@@ -2747,6 +2942,13 @@ typedef struct ds__smem {
     size_t device; /* else: index among those of the rank */
 } ds__smem;
 
+/* Memory that an engine can use in an operation. */
+typedef enum ds__reach {
+    DS__REACH_HOST, /* of the host; pinned for the copies of GPUs */
+    DS__REACH_LEAD, /* of the leading device */
+    DS__REACH_ALL   /* of the host and all devices of the rank */
+} ds__reach;
+
 typedef struct ds__stage {
     ds__group *g;
     const ds_comm_options *options;
@@ -2756,7 +2958,8 @@ typedef struct ds__stage {
     const ds_device *own;
     ds_stream *stream;
     ds__stream *lead; /* pinned */
-    int direct;       /* 1: the engine reaches the memory of the devices */
+    ds__reach reach;  /* memory that the engine can use */
+    size_t leading;   /* index of the leading device; `count`: one that no tensor is on */
     int capturing;
     int joined;   /* 1: the leading stream has waited for the others */
     int opened;   /* 1: `calls` is held */
@@ -2853,10 +3056,30 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->in = st->out = NULL;
 }
 
+/* Returns the first index of the group's leading device, behind which an engine enqueues. */
+static size_t ds__stage_leading(const ds__stage *st) {
+    size_t i = 0;
+    while (i < st->count && ds__device_key(st->own[i]) != ds__device_key(st->g->own[0]))
+        i++;
+    return i;
+}
+
 /* Finds out whether the engine reaches the memory of the devices in such an operation. */
 static void ds__stage_reach(ds__stage *st, ds__net_kind kind) {
     const ds__group *g = st->g;
-    st->direct = g->driver->type == DS_DEVICE_CPU || (g->gpu && g->engine->reaches(kind));
+    if (g->driver->type == DS_DEVICE_CPU)
+        st->reach = DS__REACH_ALL;
+    else if (!g->gpu || !g->engine->reaches(kind))
+        st->reach = DS__REACH_HOST;
+    else
+        st->reach = g->engine->enqueue ? DS__REACH_LEAD : DS__REACH_ALL;
+}
+
+/* Returns the operation that moves the data of a collective in fixed order. */
+static ds__net_kind ds__stage_moves(ds__net_kind kind) {
+    int reduces =
+        kind == DS__NET_ALL_REDUCE || kind == DS__NET_REDUCE || kind == DS__NET_REDUCE_SCATTER;
+    return reduces ? DS__NET_ALL_TO_ALL : kind;
 }
 
 /* Opens a call on the group of the options, which ds__stage_init has prepared. kind: the operation,
@@ -2864,8 +3087,6 @@ static void ds__stage_reach(ds__stage *st, ds__net_kind kind) {
    the rank. */
 static ds_result ds__stage_open(ds__stage *st, int kind) {
     const ds_comm_options *options = st->options;
-    int reduces =
-        kind == DS__NET_ALL_REDUCE || kind == DS__NET_REDUCE || kind == DS__NET_REDUCE_SCATTER;
     ds_result r = DS_OK;
     st->g = ds__group_pin(options->ranks);
     if (!st->g)
@@ -2874,7 +3095,8 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
         st->own = st->g->own;
         st->count = st->g->owns;
     }
-    ds__stage_reach(st, reduces ? DS__NET_ALL_TO_ALL : (ds__net_kind)kind);
+    st->leading = st->g->engine->enqueue ? ds__stage_leading(st) : 0;
+    ds__stage_reach(st, ds__stage_moves((ds__net_kind)kind));
     st->call = (ds__rcall){ .fn = ds__tls.fn,
                             .site = ds__tls.site,
                             .kind = kind,
@@ -2889,18 +3111,20 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
                 options->stream_count, st->count,
                 kind == DS__NET_EXCHANGE ? "transfers" : "devices of this rank");
     st->stream = st->stream_first;
-    if (st->count > DS__STAGE_DEVICES)
-        st->stream = ds__stage_alloc(st, st->count * sizeof *st->stream);
+    if (st->count >= DS__STAGE_DEVICES)
+        st->stream = ds__stage_alloc(st, (st->count + 1) * sizeof *st->stream);
     if (!st->stream)
         return DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < st->count && r == DS_OK; i++)
         r = ds__stage_stream(st, i);
+    if (r == DS_OK && st->leading == st->count)
+        r = ds__stream_current(st->own[st->count], &st->stream[st->count]);
     if (r < 0)
         return r;
-    st->lead = ds__stream_pin(st->stream[0]);
+    st->lead = ds__stream_pin(st->stream[st->leading]);
     if (!st->lead)
         return DS_ERR_INVALID_HANDLE;
-    st->call.stream = st->stream[0].id;
+    st->call.stream = st->stream[st->leading].id;
     return ds__stage_check_capture(st);
 }
 
@@ -3042,9 +3266,9 @@ __attribute__((cold, noinline)) static void ds__stage_break(ds__stage *st, ds_re
     ds__kept_error error;
     ds__error_save(&error);
     ds__rop op = { .call = st->call, .number = ds__group_listed(g) };
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_fail_op(g, &op, r, "was enqueued in part: %s", ds__error_reason(&error));
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__error_restore(&error);
 }
 
@@ -3069,8 +3293,9 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     if (st->opened) {
         if (DS__UNLIKELY(r < 0 && st->enqueued))
             ds__stage_break(st, r);
-        for (size_t i = 1; i < st->count && st->joined; i++) {
-            ds_result one = ds__wait_stream(st->stream[i], st->stream[0]);
+        for (size_t i = 0; i < st->count && st->joined; i++) {
+            ds_result one =
+                i == st->leading ? DS_OK : ds__wait_stream(st->stream[i], st->stream[st->leading]);
             r = r < 0 ? r : one;
         }
         if (r == DS_OK)
@@ -3095,7 +3320,57 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     return r;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* Makes the leading stream wait for the others, once. */
+static ds_result ds__stage_join(ds__stage *st) {
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < st->count && !st->joined && r == DS_OK; i++)
+        if (i != st->leading)
+            r = ds__wait_stream(st->stream[st->leading], st->stream[i]);
+    st->joined = 1;
+    return r;
+}
+
+/* ---- operations of the engine ---------------------------------------------------------------- */
+
+/* Returns an operation whose call is that of the stage; NULL: no memory. tables: bytes. */
+static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
+    ds__rop *op = ds__rop_take(st->g, tables);
+    if (!op)
+        return NULL;
+    op->call = st->call;
+    op->call.step = st->step++;
+    op->net.kind = kind;
+    op->net.dtype = st->call.dtype;
+    op->net.reduce_op = st->call.op;
+    op->net.on_gpu = st->g->gpu && st->reach != DS__REACH_HOST;
+    return op;
+}
+
+/* Enqueues an operation and the wait for it. bytes: how much it moves on this rank. */
+static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
+    ds_result r = ds__stage_join(st);
+    if (r < 0) {
+        ds__rop_give_back(op);
+        return r;
+    }
+    if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
+        return ds__rop_submit_native(op, st->lead, bytes, 1);
+    if (DS__UNLIKELY(st->capturing))
+        return ds__capture_rop(st->stream[st->leading], op, op->used_bytes);
+    st->enqueued = 1;
+    return ds__rop_submit(op, st->lead, bytes, NULL);
+}
+
+/* ranks/stage_memory.h - memory of a collective.
+
+   Allocates temporary memory of a call (ds__stage_buffer), decides which memory the engine can use
+   (ds__stage_reaches), and copies tensors to and from memory of the engine (ds__stage_source,
+   ds__stage_target, ds__stage_spread).
+
+   Invariants: temporary memory belongs to the stage, then to the group until the operations of the
+   call have passed.
+   Locks: `calls` of the group is held.
+   Threads: caller's threads. */
 
 /* Allocates temporary memory of device i of the rank or, with `pinned`, pinned memory. */
 static ds_result ds__stage_temp(ds__stage *st, size_t i, size_t bytes, int pinned, void **out) {
@@ -3125,8 +3400,9 @@ static ds_result ds__stage_temp(ds__stage *st, size_t i, size_t bytes, int pinne
 
 /* Allocates memory that the engine reaches: of the leading device, or pinned. */
 static ds_result ds__stage_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
-    *out = (ds__smem){ NULL, !st->direct, 0 };
-    return ds__stage_temp(st, 0, bytes, !st->direct, &out->at);
+    int pinned = st->reach == DS__REACH_HOST;
+    *out = (ds__smem){ NULL, pinned, st->leading };
+    return ds__stage_temp(st, st->leading, bytes, pinned, &out->at);
 }
 
 /* Allocates memory of the leading device. */
@@ -3165,10 +3441,16 @@ static ds__smem ds__stile_memory(const ds__stile *tile) {
     return (ds__smem){ tile->d.first, tile->d.device.type == DS_DEVICE_HOST, tile->device };
 }
 
+/* Returns 1 if the engine can use the memory. */
+static int ds__stage_reaches(const ds__stage *st, ds__smem mem) {
+    if (st->reach == DS__REACH_LEAD)
+        return !mem.host && ds__device_key(st->own[mem.device]) == ds__device_key(st->g->own[0]);
+    return st->reach == DS__REACH_ALL || mem.host;
+}
+
 /* Returns 1 if the engine can use the tensor's memory in place. */
 static int ds__stile_is_direct(const ds__stage *st, const ds__stile *tile) {
-    return (st->direct || tile->d.device.type == DS_DEVICE_HOST) &&
-           (ds_tensor_is_contiguous)(&tile->t);
+    return ds__stage_reaches(st, ds__stile_memory(tile)) && (ds_tensor_is_contiguous)(&tile->t);
 }
 
 static ds__smem ds__smem_at(ds__smem mem, size_t offset) {
@@ -3225,7 +3507,7 @@ static ds_result ds__stage_target(ds__stage *st, const ds__stile *tile, ds__smem
 static ds_result ds__stage_move(ds__stage *st, ds__smem mem, int64_t elements, int lead,
                                 ds__smem *out) {
     size_t bytes = (size_t)elements * (ds_dtype_get_size)(st->call.dtype);
-    int there = lead ? !mem.host && mem.device == 0 : st->direct || mem.host;
+    int there = lead ? !mem.host && mem.device == 0 : ds__stage_reaches(st, mem);
     *out = mem;
     if (there || !elements)
         return DS_OK;
@@ -3243,44 +3525,6 @@ static ds_result ds__stage_spread(ds__stage *st, ds__smem mem) {
     for (size_t i = 0; i < st->outs && r == DS_OK; i++)
         r = ds__stage_unpack(st, &st->out[i], mem);
     return r;
-}
-
-/* Makes the leading stream wait for the others, once. */
-static ds_result ds__stage_join(ds__stage *st) {
-    ds_result r = DS_OK;
-    for (size_t i = 1; i < st->count && !st->joined && r == DS_OK; i++)
-        r = ds__wait_stream(st->stream[0], st->stream[i]);
-    st->joined = 1;
-    return r;
-}
-
-/* ---- operations of the engine ---------------------------------------------------------------- */
-
-/* Returns an operation whose call is that of the stage; NULL: no memory. tables: bytes. */
-static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
-    ds__rop *op = ds__rop_take(st->g, tables);
-    if (!op)
-        return NULL;
-    op->call = st->call;
-    op->call.step = st->step++;
-    op->net.kind = kind;
-    op->net.dtype = st->call.dtype;
-    op->net.reduce_op = st->call.op;
-    op->net.on_gpu = st->direct && st->g->gpu;
-    return op;
-}
-
-/* Enqueues an operation and the wait for it. bytes: how much it moves on this rank. */
-static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
-    ds_result r = ds__stage_join(st);
-    if (r < 0) {
-        ds__rop_give_back(op);
-        return r;
-    }
-    if (DS__UNLIKELY(st->capturing))
-        return ds__capture_rop(st->stream[0], op, op->used_bytes);
-    st->enqueued = 1;
-    return ds__rop_submit(op, st->lead, bytes, NULL);
 }
 
 /* ranks/parts.h - parts of tensors for the ranks of a group.
@@ -3623,7 +3867,7 @@ typedef struct ds__net_piece {
 
 /* Returns 1 if an operation on this many bytes is done in pieces. */
 static int ds__stage_is_in_pieces(const ds__stage *st, size_t bytes) {
-    return !st->direct && !st->capturing && bytes >= 2 * DS__PIECE_BYTES;
+    return st->reach == DS__REACH_HOST && !st->capturing && bytes >= 2 * DS__PIECE_BYTES;
 }
 
 /* Copies between a piece and its place in memory of the leading device. */
@@ -4449,13 +4693,15 @@ static ds_result ds__exchange_open(ds__stage *st, const ds_ranks_transfer *list,
     ds__group *g = ds__group_pin(st->options->ranks);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds_device *own = ds__stage_alloc(st, count * sizeof *own);
+    ds_device *own = ds__stage_alloc(st, (count + 1) * sizeof *own);
     ds_result r = own ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__transfer_check(g, &list[i], i);
         if (r == DS_OK)
             own[i] = g->own[list[i].device];
     }
+    if (r == DS_OK)
+        own[count] = g->own[0]; /* for ds__stage.leading */
     ds__group_unpin(g);
     if (r < 0)
         return r;
@@ -6249,14 +6495,6 @@ static ds_result ds__mpi_parts_get(const ds__mpi_link *link, const ds__net_parts
 
 /* ---- kinds of operations --------------------------------------------------------------------- */
 
-/* Returns 1 if all parts have the size of the first one. */
-static int ds__mpi_parts_equal(const size_t *bytes, int size) {
-    int same = 1;
-    for (int i = 1; i < size; i++)
-        same &= bytes[i] == bytes[0];
-    return same;
-}
-
 static ds_result ds__mpi_start_reduce_scatter(const ds__mpi_link *link, const ds__net_op *op,
                                               ds__mpi_pending *p) {
     ds__mpi_datatype type = ds__mpi_type(op->dtype);
@@ -6264,7 +6502,7 @@ static ds_result ds__mpi_start_reduce_scatter(const ds__mpi_link *link, const ds
     const void *in = op->in == op->out ? DS__MPI_IN_PLACE : op->in;
     size_t unit = (size_t)op->dtype.bits / 8;
     const size_t *bytes = op->parts.bytes;
-    if (ds__mpi_parts_equal(bytes, link->size)) {
+    if (ds__net_parts_equal(&op->parts, link->size)) {
         ds_result r = ds__mpi_count_check(bytes[0] / unit);
         if (r < 0)
             return r;
@@ -6409,57 +6647,19 @@ static int ds__mpi_reaches(ds__net_kind kind) {
     return by_messages && ds__mpi_state.reaches_gpus;
 }
 
-/* Returns what this rank sends to another one in an operation that `reaches` accepts. */
-static ds__net_transfer ds__mpi_message_to(const ds__mpi_link *link, const ds__net_op *op,
-                                           int rank) {
-    ds__net_transfer t = { (void *)(uintptr_t)op->in, 0, rank, DS__MPI_TAG_COLLECTIVE, 0 };
-    if (op->kind == DS__NET_ALL_GATHER) {
-        t.bytes = op->parts.bytes[link->rank];
-    } else if (op->kind == DS__NET_GATHER) {
-        t.bytes = rank == op->root ? op->count : 0;
-    } else if (op->kind == DS__NET_ALL_TO_ALL || link->rank == op->root) {
-        t.at = ds__behind(op->in, op->parts.at[rank]);
-        t.bytes = op->parts.bytes[rank];
-    }
-    return t;
-}
-
-/* Returns what this rank receives from another one. */
-static ds__net_transfer ds__mpi_message_from(const ds__mpi_link *link, const ds__net_op *op,
-                                             int rank) {
-    ds__net_transfer t = { op->out, 0, rank, DS__MPI_TAG_COLLECTIVE, 1 };
-    if (op->kind == DS__NET_SCATTER) {
-        t.bytes = rank == op->root ? op->count : 0;
-    } else if (op->kind != DS__NET_GATHER || link->rank == op->root) {
-        const ds__net_parts *parts = op->kind == DS__NET_ALL_TO_ALL ? &op->out_parts : &op->parts;
-        t.at = ds__behind(op->out, parts->at[rank]);
-        t.bytes = parts->bytes[rank];
-    }
-    return t;
-}
-
 /* Starts an operation by a message between each two ranks. */
 static ds_result ds__mpi_start_messages(const ds__mpi_link *link, const ds__net_op *op,
                                         ds__mpi_pending *p) {
     size_t most = 2 * (size_t)link->size;
-    size_t count = 0;
     p->list = ds__host_alloc(most * (sizeof *p->list + sizeof *p->transfers));
     if (!p->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
                         link->size);
     void *behind = p->list + most;
     ds__net_transfer *t = behind;
-    for (int i = 0; i < link->size; i++) {
-        int rank = (link->rank + i) % link->size;
-        ds__net_transfer from = ds__mpi_message_from(link, op, rank);
-        ds__net_transfer to = ds__mpi_message_to(link, op, rank);
-        if (rank == link->rank && from.at == to.at)
-            continue; /* the own part is in its place */
-        if (from.bytes)
-            t[count++] = from;
-        if (to.bytes)
-            t[count++] = to;
-    }
+    size_t count = ds__net_messages(op, link->rank, link->size, t);
+    for (size_t i = 0; i < count; i++)
+        t[i].tag = DS__MPI_TAG_COLLECTIVE;
     p->transfers = t;
     return ds__mpi_start_transfers(link, count, p);
 }
@@ -6825,6 +7025,1003 @@ static const ds__ranks_engine ds__mpi_engine = {
     .shutdown = ds__mpi_shutdown,
 };
 
+/* ranks/nccl_abi.h - NCCL's types, constants and functions.
+
+   Declares what devstream uses of libnccl.so.2: version 2.18 and, as optional functions, of later
+   versions. The tests compare the declarations with nccl.h of several versions.
+
+   Source: nccl.h of the wheels nvidia-nccl-cu12 2.18.3 to 2.32.3, and NVIDIA's documentation of
+   NCCL.
+   Invariants: the layout of a configuration only grew at its end, and the library accepts a shorter
+   one.
+   Locks: none.
+   Threads: any. */
+
+#include <limits.h>
+#include <stddef.h>
+
+typedef struct ds__nccl_handle *ds__nccl_comm;
+
+typedef struct ds__nccl_id {
+    char bytes[128];
+} ds__nccl_id;
+
+/* Enums of NCCL, and the stream of cudart. */
+typedef int ds__nccl_result;
+typedef int ds__nccl_type;
+typedef int ds__nccl_op;
+typedef void *ds__nccl_stream;
+
+enum {
+    DS__NCCL_SUCCESS = 0,
+    DS__NCCL_REMOTE_ERROR = 6,
+    DS__NCCL_IN_PROGRESS = 7,
+};
+
+enum { DS__NCCL_SUM = 0, DS__NCCL_PROD = 1, DS__NCCL_MAX = 2, DS__NCCL_MIN = 3 };
+
+enum {
+    DS__NCCL_INT8 = 0,
+    DS__NCCL_UINT8 = 1,
+    DS__NCCL_INT32 = 2,
+    DS__NCCL_UINT32 = 3,
+    DS__NCCL_INT64 = 4,
+    DS__NCCL_UINT64 = 5,
+    DS__NCCL_FLOAT16 = 6,
+    DS__NCCL_FLOAT32 = 7,
+    DS__NCCL_FLOAT64 = 8,
+    DS__NCCL_BFLOAT16 = 9
+};
+
+/* The configuration of a communicator, as 2.18 has it. */
+typedef struct ds__nccl_config {
+    size_t size;
+    unsigned magic;
+    unsigned version;
+    int blocking;
+    int cga_cluster_size;
+    int min_ctas;
+    int max_ctas;
+    const char *net_name;
+    int split_share;
+} ds__nccl_config;
+
+#define DS__NCCL_UNDEFINED INT_MIN
+#define DS__NCCL_MAGIC 0xcafebeef
+#define DS__NCCL_VERSION 21803
+#define DS__NCCL_NO_COLOR (-1)
+#define DS__NCCL_SHRINK_ABORT 1
+
+/* X(function, parameters): functions of 2.18 without nccl in front, which return ncclResult_t. Data
+   types, operators, results and streams are passed as NCCL does, with other names. */
+#define DS__NCCL_FUNCTIONS(X)                                                                      \
+    X(GetVersion, (int *version))                                                                  \
+    X(GetUniqueId, (ds__nccl_id * id))                                                             \
+    X(CommInitRankConfig,                                                                          \
+      (ds__nccl_comm * comm, int size, ds__nccl_id id, int rank, ds__nccl_config *config))         \
+    X(CommFinalize, (ds__nccl_comm comm))                                                          \
+    X(CommDestroy, (ds__nccl_comm comm))                                                           \
+    X(CommAbort, (ds__nccl_comm comm))                                                             \
+    X(CommSplit,                                                                                   \
+      (ds__nccl_comm comm, int color, int key, ds__nccl_comm *out, ds__nccl_config *config))       \
+    X(CommGetAsyncError, (ds__nccl_comm comm, ds__nccl_result * error))                            \
+    X(CommCount, (ds__nccl_comm comm, int *size))                                                  \
+    X(CommUserRank, (ds__nccl_comm comm, int *rank))                                               \
+    X(GroupStart, (void))                                                                          \
+    X(GroupEnd, (void))                                                                            \
+    X(AllReduce, (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op,     \
+                  ds__nccl_comm comm, ds__nccl_stream stream))                                     \
+    X(Reduce, (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op,        \
+               int root, ds__nccl_comm comm, ds__nccl_stream stream))                              \
+    X(Broadcast, (const void *in, void *out, size_t count, ds__nccl_type type, int root,           \
+                  ds__nccl_comm comm, ds__nccl_stream stream))                                     \
+    X(AllGather, (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_comm comm, \
+                  ds__nccl_stream stream))                                                         \
+    X(ReduceScatter, (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op, \
+                      ds__nccl_comm comm, ds__nccl_stream stream))                                 \
+    X(Send, (const void *at, size_t count, ds__nccl_type type, int rank, ds__nccl_comm comm,       \
+             ds__nccl_stream stream))                                                              \
+    X(Recv, (void *at, size_t count, ds__nccl_type type, int rank, ds__nccl_comm comm,             \
+             ds__nccl_stream stream))
+
+/* X(function, parameters): functions of later versions, which may be missing: CommShrink since
+   2.27, CommRevoke since 2.29. */
+#define DS__NCCL_LATER_FUNCTIONS(X)                                                  \
+    X(CommShrink, (ds__nccl_comm comm, int *excluded, int count, ds__nccl_comm *out, \
+                   ds__nccl_config *config, int flags))                              \
+    X(CommRevoke, (ds__nccl_comm comm, int flags))
+
+/* X(function, parameters): functions that return a text. */
+#define DS__NCCL_TEXT_FUNCTIONS(X)              \
+    X(GetErrorString, (ds__nccl_result result)) \
+    X(GetLastError, (ds__nccl_comm comm))
+
+#define DS__NCCL_MEMBER(function, parameters) ds__nccl_result(*function) parameters;
+#define DS__NCCL_TEXT_MEMBER(function, parameters) const char *(*function)parameters;
+
+typedef struct ds__nccl_table {
+    DS__NCCL_FUNCTIONS(DS__NCCL_MEMBER)
+    DS__NCCL_LATER_FUNCTIONS(DS__NCCL_MEMBER)
+    DS__NCCL_TEXT_FUNCTIONS(DS__NCCL_TEXT_MEMBER)
+} ds__nccl_table;
+
+#undef DS__NCCL_MEMBER
+#undef DS__NCCL_TEXT_MEMBER
+
+/* ranks/nccl_load.h - loads NCCL.
+
+   Finds the functions of ranks/nccl_abi.h in the library of the environment variable
+   DEVSTREAM_NCCL_LIBRARY, in the program, or in libnccl.so.2 (ds__nccl_load).
+
+   Invariants: the functions of version 2.18 are all there after a successful load; later ones may
+   be NULL. The library is never unloaded.
+   Locks: ds__nccl_state.mutex.
+   Threads: any. */
+
+static ds__nccl_table ds__nccl;
+
+static struct {
+    ds__mutex mutex; /* of the load */
+    int version;     /* as NCCL codes it, for example 22703; 0: not loaded */
+} ds__nccl_state = { .mutex = DS__MUTEX_INIT };
+
+/* Finds all functions. */
+static ds_result ds__nccl_fill(void *library, const char *name) {
+#define DS__NCCL_NAME(function, parameters) "nccl" #function,
+    static const char *const names[] = { DS__NCCL_FUNCTIONS(DS__NCCL_NAME) DS__NCCL_LATER_FUNCTIONS(
+        DS__NCCL_NAME) DS__NCCL_TEXT_FUNCTIONS(DS__NCCL_NAME) };
+#undef DS__NCCL_NAME
+#define DS__NCCL_ONE(function, parameters) +1
+
+    enum {
+        NEEDED = 0 DS__NCCL_FUNCTIONS(DS__NCCL_ONE),
+        LATER = 0 DS__NCCL_LATER_FUNCTIONS(DS__NCCL_ONE)
+    };
+
+#undef DS__NCCL_ONE
+    void *found[sizeof names / sizeof names[0]];
+    _Static_assert(sizeof found == sizeof ds__nccl, "the members are the names, in their order");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        int is_later = i >= NEEDED && i < NEEDED + LATER;
+        found[i] = ds__os_library_symbol(library, names[i]);
+        if (!found[i] && !is_later)
+            return ds__fail(DS_ERR_UNSUPPORTED,
+                            "%s has no function %s: NCCL 2.18 or newer is required", name,
+                            names[i]);
+    }
+    memcpy(&ds__nccl, found, sizeof ds__nccl);
+    return DS_OK;
+}
+
+/* Opens the library. *out NULL: the program has its functions. */
+static ds_result ds__nccl_open(void **out, const char **out_name) {
+    const char *where = ds__os_environment("DEVSTREAM_NCCL_LIBRARY");
+    *out = NULL;
+    *out_name = "the program";
+    if (!where && ds__os_library_symbol(NULL, "ncclGetVersion"))
+        return DS_OK;
+    *out_name = where ? where : "libnccl.so.2";
+    *out = ds__os_library_open(*out_name);
+    if (*out)
+        return DS_OK;
+    return ds__fail(DS_ERR_UNSUPPORTED,
+                    "NCCL cannot be loaded (%.200s): install it (for example pip install "
+                    "nvidia-nccl-cu12) and name its libnccl.so.2 in DEVSTREAM_NCCL_LIBRARY",
+                    *out_name);
+}
+
+/* Finds or loads NCCL, if that has not been done. */
+static ds_result ds__nccl_load(void) {
+    void *library;
+    const char *name;
+    ds_result r = DS_OK;
+    ds__mutex_lock(&ds__nccl_state.mutex);
+    if (!ds__nccl_state.version) {
+        r = ds__nccl_open(&library, &name);
+        if (r == DS_OK)
+            r = ds__nccl_fill(library, name);
+        if (r == DS_OK && ds__nccl.GetVersion(&ds__nccl_state.version) != DS__NCCL_SUCCESS)
+            r = ds__fail(DS_ERR_FAILED, "ncclGetVersion of %s failed", name);
+    }
+    ds__mutex_unlock(&ds__nccl_state.mutex);
+    return r;
+}
+
+/* ranks/nccl_id.h - the id by which the ranks of NCCL find each other.
+
+   Reads and writes ids (ds__nccl_id_find, ds__nccl_id_format). An id of NCCL has 128 bytes; its
+   text has two hexadecimal digits for each.
+
+   Policy: ds_ranks_desc.id or, without it, the environment variable DEVSTREAM_RANKS_ID has the
+   text, or "file:PATH". Rank 0 writes the text to a file, for which the others wait, and removes
+   the file when all have joined. If NCCL_COMM_ID is set and no id is given, NCCL makes the same id
+   on each rank.
+
+   Invariants: a file appears with its whole text.
+   Locks: none.
+   Threads: any. */
+
+/* Writes the text of an id: 256 digits and a zero. */
+static void ds__nccl_id_format(const ds__nccl_id *id, char *out) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < sizeof id->bytes; i++) {
+        *out++ = digits[(unsigned char)id->bytes[i] >> 4];
+        *out++ = digits[(unsigned char)id->bytes[i] & 15];
+    }
+    *out = '\0';
+}
+
+/* Returns the value of a digit, or -1. */
+static int ds__nccl_id_digit(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Reads the text of an id. Returns 0 if it is not one. */
+static int ds__nccl_id_parse(const char *text, ds__nccl_id *out) {
+    for (size_t i = 0; i < sizeof out->bytes; i++) {
+        int high = ds__nccl_id_digit(text[2 * i]);
+        int low = high < 0 ? -1 : ds__nccl_id_digit(text[2 * i + 1]);
+        if (low < 0)
+            return 0;
+        out->bytes[i] = (char)(high << 4 | low);
+    }
+    return text[2 * sizeof out->bytes] == '\0';
+}
+
+static ds_result ds__nccl_id_create(ds__nccl_id *out) {
+    ds__nccl_result code = ds__nccl.GetUniqueId(out);
+    if (code == DS__NCCL_SUCCESS)
+        return DS_OK;
+    return ds__fail(DS_ERR_FAILED, "ncclGetUniqueId: %s", ds__nccl.GetErrorString(code));
+}
+
+/* Writes an id to a file that does not exist. */
+static ds_result ds__nccl_id_write(const char *path, const ds__nccl_id *id) {
+    char part[1024];
+    char text[2 * sizeof id->bytes + 1];
+    int n = snprintf(part, sizeof part, "%s.part", path);
+    if (n < 0 || (size_t)n >= sizeof part)
+        return ds__fail(DS_ERR_INVALID_VALUE, "the path of the id has more than 1000 characters");
+    FILE *file = fopen(path, "r");
+    if (file) {
+        (void)fclose(file);
+        return ds__fail(DS_ERR_ILLEGAL_STATE,
+                        "%.300s exists, from another program or an earlier run; remove it", path);
+    }
+    ds__nccl_id_format(id, text);
+    file = fopen(part, "w");
+    int written = file && fputs(text, file) >= 0;
+    if (file)
+        written &= fclose(file) == 0;
+    if (!written || rename(part, path) != 0)
+        return ds__fail(DS_ERR_SYSTEM, "%.300s cannot be written", path);
+    return DS_OK;
+}
+
+/* Waits for the file of another rank, and reads the id. */
+static ds_result ds__nccl_id_read(const char *path, uint64_t deadline, ds__nccl_id *out) {
+    char text[2 * sizeof out->bytes + 2];
+    FILE *file;
+    while (!(file = fopen(path, "r"))) {
+        if (ds__now_ns() > deadline)
+            return ds__fail(DS_ERR_TIMEOUT, "rank 0 has not written %.300s within the time limit",
+                            path);
+        ds__os_sleep(1000000);
+    }
+    size_t n = fread(text, 1, sizeof text - 1, file);
+    (void)fclose(file);
+    text[n] = '\0';
+    return ds__nccl_id_parse(text, out)
+               ? DS_OK
+               : ds__fail(DS_ERR_INVALID_VALUE, "%.300s does not have an id of NCCL", path);
+}
+
+/* Returns the text of an id, or of the environment, or NULL. */
+static const char *ds__nccl_id_text(const char *text) {
+    return text ? text : ds__os_environment("DEVSTREAM_RANKS_ID");
+}
+
+/* Returns the path of "file:PATH", or NULL. */
+static const char *ds__nccl_id_path(const char *text) {
+    return text && strncmp(text, "file:", 5) == 0 ? text + 5 : NULL;
+}
+
+/* Finds the id of the ranks. text: ds_ranks_desc.id. */
+static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline, ds__nccl_id *out) {
+    text = ds__nccl_id_text(text);
+    const char *path = ds__nccl_id_path(text);
+    if (!text && !ds__os_environment("NCCL_COMM_ID"))
+        return ds__fail(DS_ERR_INVALID_VALUE,
+                        "id is NULL: pass the text of ds_ranks_id_create or \"file:PATH\", or set "
+                        "DEVSTREAM_RANKS_ID or NCCL_COMM_ID");
+    if (path && rank > 0)
+        return ds__nccl_id_read(path, deadline, out);
+    if (!path && text)
+        return ds__nccl_id_parse(text, out)
+                   ? DS_OK
+                   : ds__fail(DS_ERR_INVALID_VALUE,
+                              "id \"%.20s...\" is not of ds_ranks_id_create, and does not begin "
+                              "with \"file:\"",
+                              text);
+    ds_result r = ds__nccl_id_create(out);
+    return r == DS_OK && path ? ds__nccl_id_write(path, out) : r;
+}
+
+/* All ranks have joined, or this one has failed. */
+static void ds__nccl_id_done(const char *text, int rank) {
+    const char *path = ds__nccl_id_path(ds__nccl_id_text(text));
+    if (path && rank == 0)
+        (void)remove(path);
+}
+
+/* ranks/nccl_comm.h - communicators of NCCL.
+
+   Creates, splits, shrinks and destroys communicators of the engine "nccl". A rank is NCCL's rank
+   with its leading device.
+
+   Policy: communicators do not block. A call that needs other ranks, such as the first operation,
+   returns ncclInProgress and is waited for here until the deadline, so that an abort or the time
+   limit ends it. When a group fails, its communicator is revoked, so that it can be shrunk; NCCL
+   before 2.29 cannot do that, and its communicator is aborted.
+
+   Invariants: one thread at a time calls NCCL for a communicator. An aborted communicator is NULL.
+   Locks: `lock` of a communicator, held during the calls of NCCL; `stop` only tries it.
+   Threads: any. */
+
+typedef struct ds__nccl_link {
+    ds__nccl_comm comm; /* NULL: aborted */
+    int rank;
+    int size;
+    ds_device device; /* that of this rank */
+    ds__mutex lock;
+    _Atomic int stopped; /* 1: the group has failed */
+    int revoked;
+    ds_stream stream; /* of operations between hosts */
+    void *scratch;    /* memory of the device, of a barrier */
+} ds__nccl_link;
+
+/* Makes a result of NCCL's result. */
+static ds_result ds__nccl_check(ds__nccl_comm comm, ds__nccl_result code, const char *call) {
+    if (DS__LIKELY(code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS))
+        return DS_OK;
+    const char *last = ds__nccl.GetLastError(comm);
+    return ds__fail(code == DS__NCCL_REMOTE_ERROR ? DS_ERR_ABORTED : DS_ERR_FAILED,
+                    "nccl%s: %s (code %d)%s%.200s", call, ds__nccl.GetErrorString(code), (int)code,
+                    last && *last ? ": " : "", last ? last : "");
+}
+
+/* Waits for the work that a call has left, if it has. stopped: NULL, or ends the wait if it becomes
+   1. */
+static ds_result ds__nccl_wait(ds__nccl_comm comm, ds__nccl_result code, const char *call,
+                               uint64_t deadline, const _Atomic int *stopped) {
+    uint64_t nap = 1000;
+    while (code == DS__NCCL_IN_PROGRESS) {
+        ds__nccl_result asked = ds__nccl.CommGetAsyncError(comm, &code);
+        if (asked != DS__NCCL_SUCCESS)
+            code = asked;
+        if (code != DS__NCCL_IN_PROGRESS)
+            break;
+        if (stopped && atomic_load(stopped))
+            return ds__fail(DS_ERR_ABORTED, "nccl%s: its group has failed", call);
+        if (ds__now_ns() > deadline)
+            return ds__fail(DS_ERR_TIMEOUT,
+                            "nccl%s: not all ranks have called within the time limit", call);
+        ds__os_sleep(nap);
+        nap = nap < 200000 ? nap + nap / 2 : nap;
+    }
+    return ds__nccl_check(comm, code, call);
+}
+
+static ds__nccl_config ds__nccl_config_default(void) {
+    return (ds__nccl_config){ .size = sizeof(ds__nccl_config),
+                              .magic = DS__NCCL_MAGIC,
+                              .version = DS__NCCL_VERSION,
+                              .blocking = 0,
+                              .cga_cluster_size = DS__NCCL_UNDEFINED,
+                              .min_ctas = DS__NCCL_UNDEFINED,
+                              .max_ctas = DS__NCCL_UNDEFINED,
+                              .split_share = DS__NCCL_UNDEFINED };
+}
+
+/* Makes the device of a communicator current. */
+static void ds__nccl_begin(ds_device device, ds__library_scope *scope) {
+    ds__driver_of(device)->library_begin(device.index, scope);
+}
+
+static void ds__nccl_end(ds_device device, const ds__library_scope *scope) {
+    ds__driver_of(device)->library_end(scope);
+}
+
+/* Ends the work of a communicator whose group has failed. `lock` is held. */
+static void ds__nccl_end_work(ds__nccl_link *link) {
+    ds__library_scope scope;
+    if (!link->comm || link->revoked)
+        return;
+    ds__nccl_begin(link->device, &scope);
+    if (ds__nccl.CommRevoke) {
+        link->revoked = 1;
+        (void)ds__nccl.CommRevoke(link->comm, 0);
+    } else {
+        (void)ds__nccl.CommAbort(link->comm);
+        link->comm = NULL;
+    }
+    ds__nccl_end(link->device, &scope);
+}
+
+static void ds__nccl_stop(void *comm) {
+    ds__nccl_link *link = comm;
+    atomic_store(&link->stopped, 1);
+    if (!ds__mutex_trylock(&link->lock))
+        return; /* the holder ends the work */
+    ds__nccl_end_work(link);
+    ds__mutex_unlock(&link->lock);
+}
+
+/* Takes the lock for calls of NCCL. Fails if the group has failed. */
+static ds_result ds__nccl_lock(ds__nccl_link *link) {
+    ds__mutex_lock(&link->lock);
+    if (!atomic_load(&link->stopped))
+        return DS_OK;
+    ds__mutex_unlock(&link->lock);
+    return ds__fail(DS_ERR_ABORTED, "its group has failed");
+}
+
+static void ds__nccl_unlock(ds__nccl_link *link) {
+    if (atomic_load(&link->stopped))
+        ds__nccl_end_work(link);
+    ds__mutex_unlock(&link->lock);
+    if (atomic_load(&link->stopped))
+        ds__nccl_stop(link); /* if the group failed meanwhile */
+}
+
+static void ds__nccl_destroy(void *comm, int failed) {
+    ds__nccl_link *link = comm;
+    ds__library_scope scope;
+    uint64_t deadline = ds__now_ns() + 2000000000u;
+    ds_result r = DS_OK;
+    if (link->scratch)
+        DS__KEEPING(r, (ds_mem_free)(link->scratch));
+    if (link->stream.id)
+        DS__KEEPING(r, (ds_stream_destroy)(link->stream));
+    DS_IGNORE(r);
+    ds__nccl_begin(link->device, &scope);
+    if (link->comm && (failed || link->revoked)) {
+        (void)ds__nccl.CommAbort(link->comm);
+    } else if (link->comm) {
+        ds__nccl_result code = ds__nccl.CommFinalize(link->comm);
+        DS__KEEPING(r, ds__nccl_wait(link->comm, code, "CommFinalize", deadline, NULL));
+        (void)(r == DS_OK ? ds__nccl.CommDestroy(link->comm) : ds__nccl.CommAbort(link->comm));
+    }
+    ds__nccl_end(link->device, &scope);
+    ds__mutex_destroy(&link->lock);
+    ds__host_free(link);
+}
+
+/* Makes the link of a communicator, which it owns from now on. */
+static ds_result ds__nccl_link_create(ds__nccl_comm comm, int rank, int size, ds_device device,
+                                      ds__net_comm *out) {
+    ds__nccl_link *link = ds__host_alloc(sizeof *link);
+    ds_stream_desc desc = { .device = device, .label = "ds_ranks" };
+    ds_result r;
+    if (!link) {
+        (void)ds__nccl.CommAbort(comm);
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a communicator");
+    }
+    *link = (ds__nccl_link){ .comm = comm, .rank = rank, .size = size, .device = device };
+    ds__mutex_init(&link->lock);
+    DS__KEEPING(r, (ds_stream_create)(&desc, &link->stream));
+    if (r == DS_OK)
+        DS__KEEPING(r, (ds_mem_alloc)(4, link->stream, &link->scratch));
+    if (r < 0) {
+        ds__nccl_destroy(link, 1);
+        return r;
+    }
+    *out = (ds__net_comm){ link, rank, size };
+    return DS_OK;
+}
+
+/* Returns rank and size of the options or, without them, of the launcher. */
+static ds_result ds__nccl_place(const ds_ranks_desc *desc, int *out_rank, int *out_size) {
+    ds_ranks_launch launch;
+    (ds_ranks_launch_get)(&launch);
+    *out_rank = desc->size ? desc->rank : launch.rank;
+    *out_size = desc->size ? desc->size : launch.size;
+    DS__REQUIRE(*out_size > 0 && *out_rank >= 0 && *out_rank < *out_size,
+                "rank %d of %d ranks: set rank and size, or start the process with mpiexec, srun "
+                "or torchrun",
+                *out_rank, *out_size);
+    return DS_OK;
+}
+
+static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds__net_comm *out) {
+    ds_device device = { 0, 0 };
+    ds__nccl_id id;
+    ds__nccl_config config = ds__nccl_config_default();
+    ds__nccl_comm comm = NULL;
+    ds__library_scope scope;
+    int rank = 0;
+    int size = 0;
+    ds_result r = ds__device_resolve(desc->devices[0], &device);
+    if (r == DS_OK && device.type != DS_DEVICE_CUDA)
+        r = ds__fail(
+            DS_ERR_UNSUPPORTED,
+            "the engine \"nccl\" needs CUDA devices, but devices[0] is cpu:%d; use \"mpi\"",
+            device.index);
+    if (r == DS_OK)
+        r = ds__nccl_load();
+    if (r == DS_OK)
+        r = ds__nccl_place(desc, &rank, &size);
+    if (r == DS_OK)
+        r = ds__nccl_id_find(desc->id, rank, deadline, &id);
+    if (r < 0)
+        return r;
+
+    ds__nccl_begin(device, &scope);
+    ds__nccl_result code = ds__nccl.CommInitRankConfig(&comm, size, id, rank, &config);
+    r = ds__nccl_wait(comm, code, "CommInitRankConfig", deadline, NULL);
+    if (r < 0 && comm)
+        (void)ds__nccl.CommAbort(comm);
+    ds__nccl_end(device, &scope);
+    ds__nccl_id_done(desc->id, rank);
+    return r < 0 ? r : ds__nccl_link_create(comm, rank, size, device, out);
+}
+
+/* Completes a communicator that NCCL makes of another one; `lock` is held. child NULL: this rank is
+   in none. */
+static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_comm child, ds__nccl_result code,
+                                 const char *call, uint64_t deadline, ds__net_comm *out) {
+    int rank = 0;
+    int size = 0;
+    ds_result r = ds__nccl_wait(link->comm, code, call, deadline, NULL);
+    if (!child)
+        return r;
+    if (r == DS_OK)
+        r = ds__nccl_wait(child, DS__NCCL_IN_PROGRESS, call, deadline, NULL);
+    if (r == DS_OK)
+        r = ds__nccl_check(child, ds__nccl.CommUserRank(child, &rank), "CommUserRank");
+    if (r == DS_OK)
+        r = ds__nccl_check(child, ds__nccl.CommCount(child, &size), "CommCount");
+    if (r < 0)
+        (void)ds__nccl.CommAbort(child);
+    return r < 0 ? r : ds__nccl_link_create(child, rank, size, link->device, out);
+}
+
+static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadline,
+                                ds__net_comm *out) {
+    ds__nccl_link *link = comm;
+    ds__library_scope scope;
+    ds__nccl_config config = ds__nccl_config_default();
+    ds__nccl_comm child = NULL;
+    *out = (ds__net_comm){ NULL, 0, 0 };
+    ds_result r = ds__nccl_lock(link);
+    if (r < 0)
+        return r;
+    ds__nccl_begin(link->device, &scope);
+    ds__nccl_result code =
+        ds__nccl.CommSplit(link->comm, color < 0 ? DS__NCCL_NO_COLOR : color, key, &child, &config);
+    r = ds__nccl_derive(link, child, code, "CommSplit", deadline, out);
+    ds__nccl_end(link->device, &scope);
+    ds__nccl_unlock(link);
+    return r;
+}
+
+/* Shrinks a communicator, whose work NCCL ends first if its group has failed. `lock` is held. */
+static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int count,
+                                      uint64_t deadline, ds__net_comm *out) {
+    ds__nccl_config config = ds__nccl_config_default();
+    ds__nccl_comm child = NULL;
+    ds_result r = DS_OK;
+    int flags = atomic_load(&link->stopped) ? DS__NCCL_SHRINK_ABORT : 0;
+    if (!link->comm)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the group has failed, and this NCCL (%d) cannot revoke a communicator; "
+                        "2.29 or newer can",
+                        ds__nccl_state.version);
+    if (link->revoked) /* it must come to rest first */
+        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
+    if (r < 0)
+        return r;
+    ds__nccl_result code = ds__nccl.CommShrink(link->comm, excluded, count, &child, &config, flags);
+    return ds__nccl_derive(link, child, code, "CommShrink", deadline, out);
+}
+
+static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, uint64_t deadline,
+                                 ds__net_comm *out) {
+    ds__nccl_link *link = comm;
+    ds__library_scope scope;
+    *out = (ds__net_comm){ NULL, 0, 0 };
+    if (!ds__nccl.CommShrink)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "this NCCL (%d) cannot shrink a communicator; 2.27 or newer can",
+                        ds__nccl_state.version);
+    int *list = ds__host_alloc((count + 1) * sizeof *list);
+    if (!list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a list of %zu ranks", count);
+    memcpy(list, excluded, count * sizeof *list);
+    ds__mutex_lock(&link->lock);
+    ds__nccl_begin(link->device, &scope);
+    ds_result r = ds__nccl_shrink_comm(link, list, (int)count, deadline, out);
+    ds__nccl_end(link->device, &scope);
+    ds__mutex_unlock(&link->lock);
+    ds__host_free(list);
+    return r;
+}
+
+/* ranks/nccl_op.h - operations of NCCL.
+
+   Enqueues operations of the engine "nccl" on native streams (ds__nccl_enqueue), and runs the
+   operations between hosts that create and compare groups (ds__nccl_start, ds__nccl_test).
+
+   Policy:
+   1. Equal parts are gathered and scattered by ncclAllGather and ncclReduceScatter, unequal ones by
+      a broadcast or reduction for each rank, in one group call.
+   2. Gathers and scatters with a root, all-to-alls and exchanges are sends and receives in one
+      group call. NCCL matches them between two ranks in their order, without tags, so an exchange
+      orders its transfers by tag.
+   3. A barrier is an all_reduce of four bytes.
+
+   Invariants: the device of the communicator is current in ds__nccl_enqueue.
+   Locks: `lock` of the communicator.
+   Threads: any. */
+
+/* Calls a function of NCCL; gives DS_OK, also for work in progress, or reports its error. */
+#define DS__NCCL_CALL(link, function, ...) \
+    ds__nccl_check((link)->comm, ds__nccl.function(__VA_ARGS__), #function)
+
+/* Returns NCCL's type of an element, or -1. */
+static ds__nccl_type ds__nccl_type_of(ds_dtype dtype) {
+    switch (dtype.lanes == 1 ? dtype.code << 8 | dtype.bits : 0) {
+    case DS_CODE_INT << 8 | 8:
+        return DS__NCCL_INT8;
+    case DS_CODE_INT << 8 | 32:
+        return DS__NCCL_INT32;
+    case DS_CODE_INT << 8 | 64:
+        return DS__NCCL_INT64;
+    case DS_CODE_UINT << 8 | 8:
+        return DS__NCCL_UINT8;
+    case DS_CODE_UINT << 8 | 32:
+        return DS__NCCL_UINT32;
+    case DS_CODE_UINT << 8 | 64:
+        return DS__NCCL_UINT64;
+    case DS_CODE_FLOAT << 8 | 16:
+        return DS__NCCL_FLOAT16;
+    case DS_CODE_FLOAT << 8 | 32:
+        return DS__NCCL_FLOAT32;
+    case DS_CODE_FLOAT << 8 | 64:
+        return DS__NCCL_FLOAT64;
+    case DS_CODE_BFLOAT << 8 | 16:
+        return DS__NCCL_BFLOAT16;
+    default:
+        return -1;
+    }
+}
+
+static ds__nccl_op ds__nccl_operator(ds_reduce_op op) {
+    switch (op) {
+    case DS_REDUCE_MAX:
+        return DS__NCCL_MAX;
+    case DS_REDUCE_MIN:
+        return DS__NCCL_MIN;
+    case DS_REDUCE_PRODUCT:
+        return DS__NCCL_PROD;
+    case DS_REDUCE_SUM:
+    case DS_REDUCE_AVERAGE:
+        break;
+    }
+    return DS__NCCL_SUM;
+}
+
+/* Not accepted: maximum and minimum of floats, since NCCL does not say which result a NaN has. */
+static int ds__nccl_reduces(ds_dtype dtype, ds_reduce_op op) {
+    int integer = dtype.code == DS_CODE_INT || dtype.code == DS_CODE_UINT;
+    int compares = op == DS_REDUCE_MAX || op == DS_REDUCE_MIN;
+    return op != DS_REDUCE_AVERAGE && ds__nccl_type_of(dtype) >= 0 && (integer || !compares);
+}
+
+static int ds__nccl_reaches(ds__net_kind kind) {
+    (void)kind;
+    return 1;
+}
+
+/* ---- kinds of operations --------------------------------------------------------------------- */
+
+/* Begins a group call, which ds__nccl_put ends. */
+static ds_result ds__nccl_group(const ds__nccl_link *link, int *grouped) {
+    ds_result r = ds__nccl_check(link->comm, ds__nccl.GroupStart(), "GroupStart");
+    *grouped = r == DS_OK;
+    return r;
+}
+
+static ds_result ds__nccl_all_gather(const ds__nccl_link *link, const ds__net_op *op, void *stream,
+                                     int *grouped) {
+    const ds__net_parts *parts = &op->parts;
+    if (ds__net_parts_equal(parts, link->size))
+        return DS__NCCL_CALL(link, AllGather, op->in, op->out, parts->bytes[0], DS__NCCL_INT8,
+                             link->comm, stream);
+    ds_result r = ds__nccl_group(link, grouped);
+    for (int i = 0; r == DS_OK && i < link->size; i++) {
+        void *out = ds__behind(op->out, parts->at[i]);
+        if (parts->bytes[i])
+            r = DS__NCCL_CALL(link, Broadcast, i == link->rank ? op->in : out, out, parts->bytes[i],
+                              DS__NCCL_INT8, i, link->comm, stream);
+    }
+    return r;
+}
+
+static ds_result ds__nccl_reduce_scatter(const ds__nccl_link *link, const ds__net_op *op,
+                                         void *stream, int *grouped) {
+    const ds__net_parts *parts = &op->parts;
+    size_t unit = (size_t)op->dtype.bits / 8;
+    ds__nccl_type type = ds__nccl_type_of(op->dtype);
+    ds__nccl_op combine = ds__nccl_operator(op->reduce_op);
+    if (ds__net_parts_equal(parts, link->size))
+        return DS__NCCL_CALL(link, ReduceScatter, op->in, op->out, parts->bytes[0] / unit, type,
+                             combine, link->comm, stream);
+    ds_result r = ds__nccl_group(link, grouped);
+    for (int i = 0; r == DS_OK && i < link->size; i++)
+        if (parts->bytes[i])
+            r = DS__NCCL_CALL(link, Reduce, ds__behind(op->in, parts->at[i]), op->out,
+                              parts->bytes[i] / unit, type, combine, i, link->comm, stream);
+    return r;
+}
+
+/* Orders transfers by tag, then as they are. */
+static int ds__nccl_transfer_compare(const void *left, const void *right) {
+    const ds__net_transfer *a = *(const ds__net_transfer *const *)left;
+    const ds__net_transfer *b = *(const ds__net_transfer *const *)right;
+    if (a->tag != b->tag)
+        return a->tag < b->tag ? -1 : 1;
+    return a < b ? -1 : 1;
+}
+
+static ds_result ds__nccl_transfers(const ds__nccl_link *link, const ds__net_transfer *list,
+                                    size_t count, void *stream, int *grouped) {
+    const ds__net_transfer **order = ds__host_alloc((count + 1) * sizeof *order);
+    if (!order)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers", count);
+    for (size_t i = 0; i < count; i++)
+        order[i] = &list[i];
+    qsort(order, count, sizeof *order, ds__nccl_transfer_compare);
+    ds_result r = ds__nccl_group(link, grouped);
+    for (size_t i = 0; r == DS_OK && i < count; i++) {
+        const ds__net_transfer *t = order[i];
+        if (t->receive)
+            r = DS__NCCL_CALL(link, Recv, t->at, t->bytes, DS__NCCL_INT8, t->rank, link->comm,
+                              stream);
+        else
+            r = DS__NCCL_CALL(link, Send, t->at, t->bytes, DS__NCCL_INT8, t->rank, link->comm,
+                              stream);
+    }
+    ds__host_free(order);
+    return r;
+}
+
+static ds_result ds__nccl_messages(const ds__nccl_link *link, const ds__net_op *op, void *stream,
+                                   int *grouped) {
+    ds__net_transfer *list = ds__host_alloc(2 * (size_t)link->size * sizeof *list);
+    if (!list)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
+                        link->size);
+    size_t count = ds__net_messages(op, link->rank, link->size, list);
+    ds_result r = ds__nccl_transfers(link, list, count, stream, grouped);
+    ds__host_free(list);
+    return r;
+}
+
+/* Calls NCCL for an operation. *grouped 1: a group call has begun. */
+static ds_result ds__nccl_call(const ds__nccl_link *link, const ds__net_op *op, void *stream,
+                               int *grouped) {
+    ds__nccl_type type = ds__nccl_type_of(op->dtype);
+    ds__nccl_op combine = ds__nccl_operator(op->reduce_op);
+    switch (op->kind) {
+    case DS__NET_ALL_REDUCE:
+        return DS__NCCL_CALL(link, AllReduce, op->in, op->out, op->count, type, combine, link->comm,
+                             stream);
+    case DS__NET_REDUCE:
+        return DS__NCCL_CALL(link, Reduce, op->in, op->out, op->count, type, combine, op->root,
+                             link->comm, stream);
+    case DS__NET_REDUCE_SCATTER:
+        return ds__nccl_reduce_scatter(link, op, stream, grouped);
+    case DS__NET_BROADCAST:
+        return DS__NCCL_CALL(link, Broadcast, op->out, op->out, op->count, DS__NCCL_INT8, op->root,
+                             link->comm, stream);
+    case DS__NET_ALL_GATHER:
+        return ds__nccl_all_gather(link, op, stream, grouped);
+    case DS__NET_GATHER:
+    case DS__NET_SCATTER:
+    case DS__NET_ALL_TO_ALL:
+        return ds__nccl_messages(link, op, stream, grouped);
+    case DS__NET_EXCHANGE:
+        return ds__nccl_transfers(link, op->transfers, op->transfer_count, stream, grouped);
+    case DS__NET_BARRIER:
+    case DS__NET_KINDS:
+        break;
+    }
+    return DS__NCCL_CALL(link, AllReduce, link->scratch, link->scratch, 1, DS__NCCL_INT32,
+                         DS__NCCL_SUM, link->comm, stream);
+}
+
+/* ---- the functions of the engine ------------------------------------------------------------- */
+
+/* Enqueues an operation, and waits until NCCL has enqueued it. */
+static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native,
+                                  uint64_t deadline) {
+    ds__nccl_link *link = comm;
+    int grouped = 0;
+    ds_result r = ds__nccl_lock(link);
+    if (r < 0)
+        return r;
+    r = ds__nccl_call(link, op, native, &grouped);
+    if (grouped) {
+        ds__nccl_result code = ds__nccl.GroupEnd();
+        if (r == DS_OK)
+            r = ds__nccl_check(link->comm, code, "GroupEnd");
+    }
+    if (r == DS_OK)
+        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, ds__net_names[op->kind], deadline,
+                          &link->stopped);
+    ds__nccl_unlock(link);
+    return r;
+}
+
+/* An operation on host memory. */
+typedef struct ds__nccl_host_op {
+    ds__remote remote; /* first member */
+    ds__nccl_link *link;
+    ds__net_op net; /* in memory of the device */
+    void *device;
+    char *pinned;
+    void *out;
+    size_t bytes; /* of the result */
+} ds__nccl_host_op;
+
+static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
+    ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
+    return ds__nccl_enqueue(h->link, &h->net, native, UINT64_MAX);
+}
+
+static void ds__nccl_host_free(ds__nccl_host_op *h) {
+    ds_result r = DS_OK;
+    if (h->device)
+        DS__KEEPING(r, (ds_mem_free)(h->device));
+    if (h->pinned)
+        DS__KEEPING(r, (ds_mem_pinned_free)(h->pinned));
+    DS_IGNORE(r);
+    ds__host_free(h);
+}
+
+/* Enqueues the copies and the operation. */
+static ds_result ds__nccl_host_submit(ds__nccl_host_op *h, size_t own) {
+    ds_result r;
+    char *at = h->device;
+    ds_stream stream = h->link->stream;
+    DS__KEEPING(r, (ds_copy)(at + h->bytes, h->pinned + h->bytes, own, stream));
+    ds__stream *s = r == DS_OK ? ds__stream_pin(stream) : NULL;
+    if (!s)
+        return r < 0 ? r : DS_ERR_INVALID_HANDLE;
+    ds__op o = ds__op_init(DS__OP_REMOTE | DS__OP_OUTSIDE << 8);
+    o.u.remote.begin = &h->remote;
+    o.u.remote.timeline = NULL;
+    o.u.remote.upto = 0;
+    o.u.remote.name = ds__net_names[h->net.kind];
+    o.u.remote.bytes = h->bytes;
+    r = ds__stream_submit(s, &o);
+    ds__stream_unpin(s);
+    if (r == DS_OK)
+        DS__KEEPING(r, (ds_copy)(h->pinned, at, h->bytes, stream));
+    return r;
+}
+
+/* Gathers host memory of all ranks. */
+static ds_result ds__nccl_start(void *comm, const ds__net_op *op, ds__net_request *request) {
+    ds__nccl_link *link = comm;
+    ds_result r;
+    void *pinned = NULL;
+    size_t own = op->parts.bytes[link->rank];
+    size_t bytes = 0;
+    for (int i = 0; i < link->size; i++)
+        bytes += op->parts.bytes[i];
+    ds__nccl_host_op *h = ds__host_alloc(sizeof *h);
+    if (!h)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for an operation");
+    h->remote.enqueue_fn = ds__nccl_host_enqueue;
+    h->link = link;
+    h->out = op->out;
+    h->bytes = bytes;
+    DS__KEEPING(r, (ds_mem_pinned_alloc)(bytes + own, &pinned));
+    h->pinned = pinned;
+    if (r == DS_OK)
+        DS__KEEPING(r, (ds_mem_alloc)(bytes + own, link->stream, &h->device));
+    if (r == DS_OK) {
+        memcpy(h->pinned + bytes, op->in, own);
+        h->net = *op;
+        h->net.out = h->device;
+        h->net.in = (char *)h->device + bytes;
+        r = ds__nccl_host_submit(h, own);
+    }
+    if (r < 0)
+        ds__nccl_host_free(h);
+    *request = (ds__net_request){ { h } };
+    return r;
+}
+
+static ds_result ds__nccl_test(void *comm, ds__net_request *request) {
+    ds__nccl_link *link = comm;
+    ds__nccl_host_op *h = request->at[0];
+    ds_result r;
+    DS__KEEPING(r, (ds_stream_query)(link->stream));
+    if (r == DS_NOT_READY)
+        return r;
+    if (r == DS_OK)
+        memcpy(h->out, h->pinned, h->bytes);
+    ds__nccl_host_free(h);
+    return r;
+}
+
+/* NCCL may still write to the memory, which is leaked. */
+static void ds__nccl_abandon(void *comm, ds__net_request *request) {
+    (void)request;
+    ds__nccl_stop(comm);
+}
+
+/* NCCL has no messages between hosts: the other ranks meet their own time limit. */
+static void ds__nccl_tell(void *comm, ds_result code, const char *reason) {
+    (void)comm;
+    (void)code;
+    (void)reason;
+}
+
+/* Asks for an error that NCCL has found by itself. */
+static ds_result ds__nccl_hear(void *comm, char reason[DS__RANKS_REASON], int *out_rank) {
+    ds__nccl_link *link = comm;
+    ds__nccl_result code = DS__NCCL_SUCCESS;
+    *out_rank = link->rank;
+    if (!ds__mutex_trylock(&link->lock))
+        return DS_OK;
+    if (link->comm && !atomic_load(&link->stopped) &&
+        ds__nccl.CommGetAsyncError(link->comm, &code) != DS__NCCL_SUCCESS)
+        code = DS__NCCL_SUCCESS;
+    if (code != DS__NCCL_SUCCESS && code != DS__NCCL_IN_PROGRESS) {
+        const char *last = ds__nccl.GetLastError(link->comm);
+        snprintf(reason, DS__RANKS_REASON, "NCCL reports an error: %s%s%.200s",
+                 ds__nccl.GetErrorString(code), last && *last ? ": " : "", last ? last : "");
+    }
+    ds__mutex_unlock(&link->lock);
+    if (code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS)
+        return DS_OK;
+    return code == DS__NCCL_REMOTE_ERROR ? DS_ERR_ABORTED : DS_ERR_FAILED;
+}
+
+static void ds__nccl_library(char *out, size_t size) {
+    int v = ds__nccl_state.version;
+    snprintf(out, size, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+}
+
+static void ds__nccl_shutdown(void) {
+}
+
+static const ds__ranks_engine ds__nccl_engine = {
+    .name = "nccl",
+    .captures = 1,
+    .reduces = ds__nccl_reduces,
+    .reaches = ds__nccl_reaches,
+    .init = ds__nccl_init,
+    .split = ds__nccl_split,
+    .shrink = ds__nccl_shrink,
+    .enqueue = ds__nccl_enqueue,
+    .start = ds__nccl_start,
+    .test = ds__nccl_test,
+    .abandon = ds__nccl_abandon,
+    .stop = ds__nccl_stop,
+    .tell = ds__nccl_tell,
+    .hear = ds__nccl_hear,
+    .destroy = ds__nccl_destroy,
+    .library = ds__nccl_library,
+    .shutdown = ds__nccl_shutdown,
+};
+
 /* ranks/api.h - public functions of process groups.
 
    Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_split, ds_ranks_shrink, ds_ranks_abort,
@@ -6837,7 +8034,8 @@ static const ds__ranks_engine ds__mpi_engine = {
    waits without a lock.
    Threads: caller's threads. */
 
-static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__local_engine };
+static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__nccl_engine,
+                                                             &ds__local_engine };
 
 enum { DS__RANKS_ENGINES = sizeof ds__ranks_engines / sizeof *ds__ranks_engines };
 
@@ -6933,19 +8131,20 @@ static ds_result ds__ranks_setup(void) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-/* Finds the engine by its name or, without one, by the launcher of the process. */
+/* Finds the engine by its name or, without one, by the environment or the launcher. */
 static ds_result ds__ranks_engine_find(const ds_ranks_desc *desc, const ds__ranks_engine **out) {
     ds_ranks_launch launch;
     (ds_ranks_launch_get)(&launch);
-    const char *name = desc->engine;
-    if (!name)
+    const char *name = desc->engine ? desc->engine : getenv("DEVSTREAM_RANKS_ENGINE");
+    if (!name || !*name)
         name = *launch.launcher ? "mpi" : "local";
     for (int i = 0; i < DS__RANKS_ENGINES; i++) {
         *out = ds__ranks_engines[i];
         if (strcmp((*out)->name, name) == 0)
             return DS_OK;
     }
-    return ds__fail(DS_ERR_INVALID_VALUE, "engine is \"%.40s\"; use \"mpi\" or \"local\"", name);
+    return ds__fail(DS_ERR_INVALID_VALUE, "engine is \"%.40s\"; use \"mpi\", \"nccl\" or \"local\"",
+                    name);
 }
 
 /* Completes the options: the devices of the rank, its size without an engine, the time limit. */
@@ -7025,6 +8224,29 @@ DSDEF ds_result(ds_ranks_init)(const ds_ranks_desc *desc, ds_ranks *out) {
     return ds__group_create(&start, &d, out);
 }
 
+DSDEF ds_result(ds_ranks_id_create)(const char *engine, char *out, size_t size) {
+    ds__nccl_id id;
+    if (out && size)
+        *out = '\0';
+    DS__ENTER("ds_ranks_id_create");
+    DS__REQUIRE(engine && out, "engine or out is NULL");
+    DS__REQUIRE(size >= DS_RANKS_ID_SIZE, "out has %zu bytes; DS_RANKS_ID_SIZE (%d) are required",
+                size, DS_RANKS_ID_SIZE);
+    if (strcmp(engine, "local") == 0) {
+        snprintf(out, size, "%016llx", (unsigned long long)ds__os_cookie());
+        return DS_OK;
+    }
+    if (strcmp(engine, "nccl") != 0)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the engine \"%.40s\" needs no id; \"nccl\" and \"local\" do", engine);
+    ds_result r = ds__nccl_load();
+    if (r == DS_OK)
+        r = ds__nccl_id_create(&id);
+    if (r == DS_OK)
+        ds__nccl_id_format(&id, out);
+    return r;
+}
+
 /* Creates a group of a communicator that was made of another group's, if r is DS_OK and there is
    one. Ends the pin. how: for the label, such as "split 1, color 0". */
 static ds_result ds__group_derive(ds__group *g, ds_result r, ds__group_start *start,
@@ -7058,9 +8280,9 @@ static ds_result ds__group_split(ds__group *g, int color, int key, uint64_t dead
              "within the time limit",
              ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.file ? ds__tls.site.line : 0,
              ds__group_name(g), g->rank, g->size);
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_fail(g, r, text, 1);
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     return ds__group_report(g);
 }
 
@@ -7138,11 +8360,11 @@ DSDEF ds_result(ds_ranks_abort)(ds_ranks ranks, const char *reason) {
     snprintf(text, sizeof text, "rank %d has aborted group \"%s\" at %s:%d: %.200s", g->rank,
              ds__group_name(g), ds__tls.site.file ? ds__tls.site.file : "?",
              ds__tls.site.file ? ds__tls.site.line : 0, reason ? reason : "no reason was given");
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_list_ops(g);
     ds__group_fail(g, DS_ERR_ABORTED, text, 1);
     ds__group_clear_ops(g);
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__group_unpin(g);
     return DS_OK;
 }
@@ -7153,9 +8375,9 @@ DSDEF ds_result(ds_ranks_get_status)(ds_ranks ranks) {
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds__group_drive(g);
-    if (ds__spinlock_try(&g->lock)) { /* a group without operations does not ask by itself */
+    if (ds__mutex_trylock(&g->lock)) { /* a group without operations does not ask by itself */
         ds__group_hear(g);
-        ds__spinlock_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     ds_result r = ds__group_report(g);
     ds__group_unpin(g);
@@ -7177,7 +8399,7 @@ DSDEF ds_result(ds_ranks_get_info)(ds_ranks ranks, ds_ranks_info *out) {
     out->own_devices = g->owns;
     snprintf(out->engine, sizeof out->engine, "%s", g->engine->name);
     g->engine->library(out->library, sizeof out->library);
-    uint64_t passed = atomic_load(&g->passed); /* before `listed`, which is not smaller */
+    uint64_t passed = ds__group_passed(g); /* before `listed`, which is not smaller */
     ds__spinlock_lock(&g->list_lock);
     out->operations = g->operations;
     out->pending = g->listed - passed;

@@ -77,6 +77,7 @@ extern "C" {
 
 #include "os/file_map.h"
 #include "ranks/engine.h"
+#include "ranks/messages.h"
 #include "ranks/types.h"
 #include "ranks/launch.h"
 #include "ranks/recorder.h"
@@ -88,6 +89,7 @@ extern "C" {
 #include "ranks/run.h"
 #include "ranks/capture.h"
 #include "ranks/stage.h"
+#include "ranks/stage_memory.h"
 #include "ranks/parts.h"
 #include "ranks/arguments.h"
 #include "ranks/pieces.h"
@@ -101,6 +103,11 @@ extern "C" {
 #include "ranks/mpi_comm.h"
 #include "ranks/mpi_op.h"
 #include "ranks/mpi.h"
+#include "ranks/nccl_abi.h"
+#include "ranks/nccl_load.h"
+#include "ranks/nccl_id.h"
+#include "ranks/nccl_comm.h"
+#include "ranks/nccl_op.h"
 #include "ranks/api.h"
 
 #endif /* C */

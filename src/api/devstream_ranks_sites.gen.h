@@ -44,6 +44,12 @@ static inline DS_MUST_USE ds_result ds_at_ranks_get_info(const char *file_, int 
 }
 #define ds_ranks_get_info(...) ds_at_ranks_get_info(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_ranks_id_create(const char *file_, int line_,
+        const char *engine_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_ranks_id_create)(engine_, out_, size_);
+}
+#define ds_ranks_id_create(...) ds_at_ranks_id_create(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_ranks_exchange(const char *file_, int line_,
         const ds_ranks_transfer *transfers_, size_t count_, const ds_comm_options *options_) {
     return ds_site_set(file_, line_), (ds_ranks_exchange)(transfers_, count_, options_);

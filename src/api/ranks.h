@@ -76,14 +76,23 @@ enum {
 /** Time limit that never ends an operation. */
 #define DS_RANKS_FOREVER UINT64_MAX
 
+/** Size of the text of an id, with the zero at its end. */
+#define DS_RANKS_ID_SIZE 260
+
 /** Options of ds_ranks_init; NULL and zero mean the default. */
 typedef struct ds_ranks_desc {
-    /** "mpi" or "local". NULL: "mpi" if a launcher started this process (ds_ranks_launch_get), else
-        a group of one rank */
+    /** "mpi", "nccl" or "local". NULL: that of the environment variable DEVSTREAM_RANKS_ENGINE.
+        Without it, "mpi" if a launcher started this process (ds_ranks_launch_get), else a group of
+        one rank */
     const char *engine;
-    int rank; /**< "local": this rank. "mpi": MPI's number, or 0 */
-    int size; /**< "local": number of ranks. "mpi": MPI's number, or 0 */
-    /** "local": name by which the ranks of a group find each other */
+    /** "local", "nccl": this rank. "mpi": MPI's number, or 0 */
+    int rank;
+    /** "local", "nccl": number of ranks; "nccl" with 0: rank and size of the launcher. "mpi": MPI's
+        number, or 0 */
+    int size;
+    /** "local", "nccl": text by which the ranks of a group find each other (ds_ranks_id_create).
+        "local": any text. "nccl": also "file:PATH", a file that rank 0 writes and removes; NULL:
+        the environment variable DEVSTREAM_RANKS_ID or, if NCCL_COMM_ID is set, NCCL's address */
     const char *id;
     const ds_device *devices; /**< devices of this rank; they may repeat. NULL: the current one */
     size_t device_count;      /**< number of devices; may differ between ranks */
@@ -153,6 +162,10 @@ DSDEF DS_MUST_USE ds_result ds_ranks_abort(ds_ranks ranks, const char *reason);
 DSDEF DS_MUST_USE ds_result ds_ranks_get_status(ds_ranks ranks);
 /** Returns the properties of a group. */
 DSDEF DS_MUST_USE ds_result ds_ranks_get_info(ds_ranks ranks, ds_ranks_info *out);
+/** Creates the id of a new group for ds_ranks_desc.id: a text, of which the program gives a copy to
+    each rank. size: of out, at least DS_RANKS_ID_SIZE. engine: "nccl" or "local". Errors:
+    DS_ERR_INVALID_VALUE, DS_ERR_UNSUPPORTED (the engine is not available, or needs no id). */
+DSDEF DS_MUST_USE ds_result ds_ranks_id_create(const char *engine, char *out, size_t size);
 /** Reads the environment of mpiexec (PMI, PMIx, Open MPI), SLURM and torchrun. Callable
     anywhere. */
 DSDEF void ds_ranks_launch_get(ds_ranks_launch *out);

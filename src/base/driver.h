@@ -237,7 +237,8 @@ struct ds__driver {
     /* passes all numbers that will ever be waited for; streams that wait for `from` or more fail,
        if the driver can make streams fail */
     void (*timeline_fail)(void *timeline, uint64_t from, ds_result code, const char *text);
-    void (*timeline_destroy)(void *timeline); /* no stream waits for it any more */
+    uint64_t (*timeline_get)(const void *timeline); /* the last number that it has passed */
+    void (*timeline_destroy)(void *timeline);       /* no stream waits for it any more */
     /* makes a device current on the calling thread, and allows calls that an open capture forbids,
        for calls into a library that uses the device; library_end restores both */
     void (*library_begin)(int device, ds__library_scope *out);

@@ -48,6 +48,11 @@ static void ds__cpu_timeline_fail(void *timeline, uint64_t from, ds_result code,
     ds__cpu_pass(t, UINT64_MAX);
 }
 
+static uint64_t ds__cpu_timeline_get(const void *timeline) {
+    const ds__cpu_stream *t = timeline;
+    return atomic_load(&t->done);
+}
+
 static void ds__cpu_timeline_destroy(void *timeline) {
     ds__cpu_stream *t = timeline;
     if (t->had_failure)

@@ -57,6 +57,10 @@ static void ds__cuda_timeline_fail(void *timeline, uint64_t from, ds_result code
     ds__cuda_timeline_pass(timeline, INT64_MAX);
 }
 
+static uint64_t ds__cuda_timeline_get(const void *timeline) {
+    return __atomic_load_n((const uint64_t *)timeline, __ATOMIC_SEQ_CST);
+}
+
 static void ds__cuda_timeline_destroy(void *timeline) {
     ds__cuda_timeline *t = timeline;
     ds__spinlock_lock(&ds__cuda.host_lock);
@@ -117,9 +121,34 @@ static void ds__cuda_remote_end(void *user) {
                            atomic_load(&remote->ran) ? DS__REMOTE_ARRIVED : DS__REMOTE_FAILED);
 }
 
+/* Enqueues an operation on the number of a timeline. */
+static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op,
+                                          ds_value_kind kind) {
+    ds_value_op value = {
+        .address = op->u.remote.timeline, .value = op->u.remote.upto, .kind = kind, .size = 8
+    };
+    ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
+    values.u.values.list = &value;
+    values.u.values.count = 1;
+    return ds__cuda_values(s, &values);
+}
+
+/* Lets another library enqueue work on the stream. */
+static ds_result ds__cuda_submit_library(const ds__cuda_stream *s, const ds__op *op) {
+    ds__cuda_scope scope;
+    ds_result r = ds__cuda_on(&scope, s);
+    if (r < 0)
+        return r;
+    r = op->u.remote.begin->enqueue_fn(op->u.remote.begin, s->handle);
+    ds__cuda_scope_end(&scope);
+    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, DS_VALUE_WRITE);
+}
+
 /* Enqueues work of another library, and the wait for it. */
 static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *op) {
     ds_result r = DS_OK;
+    if (op->u.remote.begin && op->u.remote.begin->enqueue_fn)
+        return ds__cuda_submit_library(s, op);
     if (op->u.remote.begin) {
         ds__op host = { .kind = DS__OP_HOST, .line = op->line, .file = op->file };
         host.u.host.fn = ds__cuda_remote_run;
@@ -133,14 +162,7 @@ static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *
     }
     if (r < 0 || !op->u.remote.timeline)
         return r;
-    ds_value_op wait = { .address = op->u.remote.timeline,
-                         .value = op->u.remote.upto,
-                         .kind = DS_VALUE_WAIT_GEQ,
-                         .size = 8 };
-    ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
-    values.u.values.list = &wait;
-    values.u.values.count = 1;
-    return ds__cuda_values(s, &values);
+    return ds__cuda_timeline_submit(s, op, DS_VALUE_WAIT_GEQ);
 }
 
 #endif

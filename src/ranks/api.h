@@ -20,11 +20,13 @@
 #include "launch.h"
 #include "local.h"
 #include "mpi.h"
+#include "nccl_op.h"
 #include "reduce.h"
 #include "move.h"
 #include "exchange.h"
 
-static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__local_engine };
+static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__nccl_engine,
+                                                             &ds__local_engine };
 
 enum { DS__RANKS_ENGINES = sizeof ds__ranks_engines / sizeof *ds__ranks_engines };
 
@@ -120,19 +122,20 @@ static ds_result ds__ranks_setup(void) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-/* Finds the engine by its name or, without one, by the launcher of the process. */
+/* Finds the engine by its name or, without one, by the environment or the launcher. */
 static ds_result ds__ranks_engine_find(const ds_ranks_desc *desc, const ds__ranks_engine **out) {
     ds_ranks_launch launch;
     (ds_ranks_launch_get)(&launch);
-    const char *name = desc->engine;
-    if (!name)
+    const char *name = desc->engine ? desc->engine : getenv("DEVSTREAM_RANKS_ENGINE");
+    if (!name || !*name)
         name = *launch.launcher ? "mpi" : "local";
     for (int i = 0; i < DS__RANKS_ENGINES; i++) {
         *out = ds__ranks_engines[i];
         if (strcmp((*out)->name, name) == 0)
             return DS_OK;
     }
-    return ds__fail(DS_ERR_INVALID_VALUE, "engine is \"%.40s\"; use \"mpi\" or \"local\"", name);
+    return ds__fail(DS_ERR_INVALID_VALUE, "engine is \"%.40s\"; use \"mpi\", \"nccl\" or \"local\"",
+                    name);
 }
 
 /* Completes the options: the devices of the rank, its size without an engine, the time limit. */
@@ -212,6 +215,29 @@ DSDEF ds_result(ds_ranks_init)(const ds_ranks_desc *desc, ds_ranks *out) {
     return ds__group_create(&start, &d, out);
 }
 
+DSDEF ds_result(ds_ranks_id_create)(const char *engine, char *out, size_t size) {
+    ds__nccl_id id;
+    if (out && size)
+        *out = '\0';
+    DS__ENTER("ds_ranks_id_create");
+    DS__REQUIRE(engine && out, "engine or out is NULL");
+    DS__REQUIRE(size >= DS_RANKS_ID_SIZE, "out has %zu bytes; DS_RANKS_ID_SIZE (%d) are required",
+                size, DS_RANKS_ID_SIZE);
+    if (strcmp(engine, "local") == 0) {
+        snprintf(out, size, "%016llx", (unsigned long long)ds__os_cookie());
+        return DS_OK;
+    }
+    if (strcmp(engine, "nccl") != 0)
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "the engine \"%.40s\" needs no id; \"nccl\" and \"local\" do", engine);
+    ds_result r = ds__nccl_load();
+    if (r == DS_OK)
+        r = ds__nccl_id_create(&id);
+    if (r == DS_OK)
+        ds__nccl_id_format(&id, out);
+    return r;
+}
+
 /* Creates a group of a communicator that was made of another group's, if r is DS_OK and there is
    one. Ends the pin. how: for the label, such as "split 1, color 0". */
 static ds_result ds__group_derive(ds__group *g, ds_result r, ds__group_start *start,
@@ -245,9 +271,9 @@ static ds_result ds__group_split(ds__group *g, int color, int key, uint64_t dead
              "within the time limit",
              ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.file ? ds__tls.site.line : 0,
              ds__group_name(g), g->rank, g->size);
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_fail(g, r, text, 1);
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     return ds__group_report(g);
 }
 
@@ -325,11 +351,11 @@ DSDEF ds_result(ds_ranks_abort)(ds_ranks ranks, const char *reason) {
     snprintf(text, sizeof text, "rank %d has aborted group \"%s\" at %s:%d: %.200s", g->rank,
              ds__group_name(g), ds__tls.site.file ? ds__tls.site.file : "?",
              ds__tls.site.file ? ds__tls.site.line : 0, reason ? reason : "no reason was given");
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_list_ops(g);
     ds__group_fail(g, DS_ERR_ABORTED, text, 1);
     ds__group_clear_ops(g);
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__group_unpin(g);
     return DS_OK;
 }
@@ -340,9 +366,9 @@ DSDEF ds_result(ds_ranks_get_status)(ds_ranks ranks) {
     if (!g)
         return DS_ERR_INVALID_HANDLE;
     ds__group_drive(g);
-    if (ds__spinlock_try(&g->lock)) { /* a group without operations does not ask by itself */
+    if (ds__mutex_trylock(&g->lock)) { /* a group without operations does not ask by itself */
         ds__group_hear(g);
-        ds__spinlock_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     }
     ds_result r = ds__group_report(g);
     ds__group_unpin(g);
@@ -364,7 +390,7 @@ DSDEF ds_result(ds_ranks_get_info)(ds_ranks ranks, ds_ranks_info *out) {
     out->own_devices = g->owns;
     snprintf(out->engine, sizeof out->engine, "%s", g->engine->name);
     g->engine->library(out->library, sizeof out->library);
-    uint64_t passed = atomic_load(&g->passed); /* before `listed`, which is not smaller */
+    uint64_t passed = ds__group_passed(g); /* before `listed`, which is not smaller */
     ds__spinlock_lock(&g->list_lock);
     out->operations = g->operations;
     out->pending = g->listed - passed;

@@ -51,8 +51,8 @@ static void ds__compare_write(ds__rop *op) {
     memcpy(op->signature + sizeof s, site + length - kept, kept);
 }
 
-/* Starts to gather the signatures of all ranks. */
-static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
+/* Describes the operation that gathers the signatures of all ranks. */
+static ds_result ds__compare_prepare(ds__group *g, ds__rop *op, ds__net_op *out) {
     size_t n = (size_t)g->size;
     size_t *tables = ds__host_alloc(n * (2 * sizeof *tables + DS__RANKS_SIGNATURE));
     if (!tables)
@@ -63,11 +63,18 @@ static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
     }
     ds__compare_write(op);
     op->signatures = tables;
-    ds__net_op gather = { .kind = DS__NET_ALL_GATHER,
-                          .in = op->signature,
-                          .out = tables + 2 * n,
-                          .parts = { tables, tables + n } };
-    return g->engine->start(g->comm, &gather, &op->request);
+    *out = (ds__net_op){ .kind = DS__NET_ALL_GATHER,
+                         .in = op->signature,
+                         .out = tables + 2 * n,
+                         .parts = { tables, tables + n } };
+    return DS_OK;
+}
+
+/* Starts to gather the signatures of all ranks. */
+static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
+    ds__net_op gather;
+    ds_result r = ds__compare_prepare(g, op, &gather);
+    return r == DS_OK ? g->engine->start(g->comm, &gather, &op->request) : r;
 }
 
 /* Writes an operation for messages, such as "all_reduce of 4 float32 at file.c:3". */

@@ -99,11 +99,17 @@ typedef struct ds__ranks_engine {
     ds_result (*split)(void *comm, int color, int key, uint64_t deadline, ds__net_comm *out);
     ds_result (*shrink)(void *comm, const int *excluded, size_t count, uint64_t deadline,
                         ds__net_comm *out);
+    /* An engine enqueues all operations of streams, or none: `enqueue` is NULL or in place of
+       `start`. Work of the native stream that follows sees the data. `start` and `test` are then
+       for operations on host memory between hosts. deadline: of ds__now_ns. */
+    ds_result (*enqueue)(void *comm, const ds__net_op *op, void *native, uint64_t deadline);
     ds_result (*start)(void *comm, const ds__net_op *op, ds__net_request *request);
     /* DS_OK: complete. DS_NOT_READY: pending. Negative: failed; the operation is abandoned. */
     ds_result (*test)(void *comm, ds__net_request *request);
     /* Gives up a pending operation; never waits. */
     void (*abandon)(void *comm, ds__net_request *request);
+    /* NULL, or ends all operations that were enqueued: the group has failed. */
+    void (*stop)(void *comm);
     /* Tells the other ranks of a failure, as far as that is possible without waiting. */
     void (*tell)(void *comm, ds_result code, const char *reason);
     /* Returns the failure that another rank has told, with its reason and rank, or DS_OK. */

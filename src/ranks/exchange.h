@@ -11,6 +11,7 @@
 
 #include "types.h"
 #include "stage.h"
+#include "stage_memory.h"
 
 enum { DS__EXCHANGE_TAGS = 32767 };
 
@@ -40,13 +41,15 @@ static ds_result ds__exchange_open(ds__stage *st, const ds_ranks_transfer *list,
     ds__group *g = ds__group_pin(st->options->ranks);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds_device *own = ds__stage_alloc(st, count * sizeof *own);
+    ds_device *own = ds__stage_alloc(st, (count + 1) * sizeof *own);
     ds_result r = own ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__transfer_check(g, &list[i], i);
         if (r == DS_OK)
             own[i] = g->own[list[i].device];
     }
+    if (r == DS_OK)
+        own[count] = g->own[0]; /* for ds__stage.leading */
     ds__group_unpin(g);
     if (r < 0)
         return r;

@@ -78,7 +78,7 @@ static void ds__group_drop_op(ds__group *g, ds__rop *op, uint64_t now) {
     if (op->dropped)
         return;
     op->dropped = 1;
-    if (begun)
+    if (begun && !g->engine->enqueue)
         g->engine->abandon(g->comm, &op->request);
     ds__rop_status(g, op, begun ? DS__RECORDER_ABANDONED : DS__RECORDER_FAILED, now);
     if (op->word)
@@ -107,6 +107,8 @@ static void ds__group_fail(ds__group *g, ds_result code, const char *reason, int
         g->engine->tell(g->comm, code, g->reason);
     ds__group_drop_ops(g);
     atomic_store(&g->failed, 1);
+    if (g->engine->stop)
+        g->engine->stop(g->comm);
     if (g->timeline)
         g->driver->timeline_fail(g->timeline, atomic_load(&g->passed) + 1, code, g->reason);
 }

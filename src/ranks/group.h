@@ -39,35 +39,6 @@ static int ds__group_rank_of(const ds__group *g, size_t device) {
     return rank;
 }
 
-/* Runs an operation of the engine on this thread, before the group has streams. */
-static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
-                              const char *what) {
-    ds__net_request request = { { NULL } };
-    uint64_t nap = 1000;
-    ds__spinlock_lock(&g->lock);
-    ds_result r = g->engine->start(g->comm, net, &request);
-    ds__spinlock_unlock(&g->lock);
-    if (r < 0)
-        return r;
-    for (;;) {
-        ds__spinlock_lock(&g->lock);
-        r = g->engine->test(g->comm, &request);
-        int late = r == DS_NOT_READY && ds__now_ns() > deadline;
-        if (late)
-            g->engine->abandon(g->comm, &request);
-        ds__spinlock_unlock(&g->lock);
-        if (late)
-            return ds__fail(DS_ERR_TIMEOUT,
-                            "%s: not all %d ranks of group \"%s\" have called within the time "
-                            "limit; this is rank %d",
-                            what, g->size, ds__group_name(g), g->rank);
-        if (r != DS_NOT_READY)
-            return r;
-        ds__os_sleep(nap);
-        nap = nap < 500000 ? nap * 2 : nap;
-    }
-}
-
 /* Values that each rank sends when a group is created. */
 typedef struct ds__hello {
     uint64_t owns;
@@ -167,6 +138,7 @@ static void ds__group_clear(ds__group *g) {
     ds__host_free(g->own);
     ds__host_free(g->label);
     ds__mutex_destroy(&g->calls);
+    ds__mutex_destroy(&g->lock);
 }
 
 /* Copies devices, label and options to a group. */
@@ -215,6 +187,7 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
     g->recorder = start->recorder;
     g->made = ds__tls.site;
     ds__mutex_init(&g->calls);
+    ds__mutex_init(&g->lock);
     ds_result r = ds__group_describe(g, desc);
     if (r == DS_OK)
         r = ds__group_meet(g, start->deadline);
@@ -282,6 +255,12 @@ static uint64_t ds__group_listed(ds__group *g) {
     uint64_t listed = g->listed;
     ds__spinlock_unlock(&g->list_lock);
     return listed;
+}
+
+/* Returns the number of the last operation that is complete. */
+static uint64_t ds__group_passed(ds__group *g) {
+    int asks = g->engine->enqueue && !atomic_load(&g->failed);
+    return asks ? g->driver->timeline_get(g->timeline) : atomic_load(&g->passed);
 }
 
 /* Waits until all operations have passed, or the group has failed. Returns 0 at the deadline. */

@@ -15,6 +15,7 @@
 
 #include "types.h"
 #include "stage.h"
+#include "stage_memory.h"
 #include "parts.h"
 #include "arguments.h"
 #include "pieces.h"

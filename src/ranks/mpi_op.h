@@ -20,6 +20,7 @@
 #ifndef DS__RANKS_MPI_OP_H
 #define DS__RANKS_MPI_OP_H
 
+#include "messages.h"
 #include "mpi_comm.h"
 
 /* A started operation, kept in its ds__net_request. */
@@ -156,14 +157,6 @@ static ds_result ds__mpi_parts_get(const ds__mpi_link *link, const ds__net_parts
 
 /* ---- kinds of operations --------------------------------------------------------------------- */
 
-/* Returns 1 if all parts have the size of the first one. */
-static int ds__mpi_parts_equal(const size_t *bytes, int size) {
-    int same = 1;
-    for (int i = 1; i < size; i++)
-        same &= bytes[i] == bytes[0];
-    return same;
-}
-
 static ds_result ds__mpi_start_reduce_scatter(const ds__mpi_link *link, const ds__net_op *op,
                                               ds__mpi_pending *p) {
     ds__mpi_datatype type = ds__mpi_type(op->dtype);
@@ -171,7 +164,7 @@ static ds_result ds__mpi_start_reduce_scatter(const ds__mpi_link *link, const ds
     const void *in = op->in == op->out ? DS__MPI_IN_PLACE : op->in;
     size_t unit = (size_t)op->dtype.bits / 8;
     const size_t *bytes = op->parts.bytes;
-    if (ds__mpi_parts_equal(bytes, link->size)) {
+    if (ds__net_parts_equal(&op->parts, link->size)) {
         ds_result r = ds__mpi_count_check(bytes[0] / unit);
         if (r < 0)
             return r;
@@ -316,57 +309,19 @@ static int ds__mpi_reaches(ds__net_kind kind) {
     return by_messages && ds__mpi_state.reaches_gpus;
 }
 
-/* Returns what this rank sends to another one in an operation that `reaches` accepts. */
-static ds__net_transfer ds__mpi_message_to(const ds__mpi_link *link, const ds__net_op *op,
-                                           int rank) {
-    ds__net_transfer t = { (void *)(uintptr_t)op->in, 0, rank, DS__MPI_TAG_COLLECTIVE, 0 };
-    if (op->kind == DS__NET_ALL_GATHER) {
-        t.bytes = op->parts.bytes[link->rank];
-    } else if (op->kind == DS__NET_GATHER) {
-        t.bytes = rank == op->root ? op->count : 0;
-    } else if (op->kind == DS__NET_ALL_TO_ALL || link->rank == op->root) {
-        t.at = ds__behind(op->in, op->parts.at[rank]);
-        t.bytes = op->parts.bytes[rank];
-    }
-    return t;
-}
-
-/* Returns what this rank receives from another one. */
-static ds__net_transfer ds__mpi_message_from(const ds__mpi_link *link, const ds__net_op *op,
-                                             int rank) {
-    ds__net_transfer t = { op->out, 0, rank, DS__MPI_TAG_COLLECTIVE, 1 };
-    if (op->kind == DS__NET_SCATTER) {
-        t.bytes = rank == op->root ? op->count : 0;
-    } else if (op->kind != DS__NET_GATHER || link->rank == op->root) {
-        const ds__net_parts *parts = op->kind == DS__NET_ALL_TO_ALL ? &op->out_parts : &op->parts;
-        t.at = ds__behind(op->out, parts->at[rank]);
-        t.bytes = parts->bytes[rank];
-    }
-    return t;
-}
-
 /* Starts an operation by a message between each two ranks. */
 static ds_result ds__mpi_start_messages(const ds__mpi_link *link, const ds__net_op *op,
                                         ds__mpi_pending *p) {
     size_t most = 2 * (size_t)link->size;
-    size_t count = 0;
     p->list = ds__host_alloc(most * (sizeof *p->list + sizeof *p->transfers));
     if (!p->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
                         link->size);
     void *behind = p->list + most;
     ds__net_transfer *t = behind;
-    for (int i = 0; i < link->size; i++) {
-        int rank = (link->rank + i) % link->size;
-        ds__net_transfer from = ds__mpi_message_from(link, op, rank);
-        ds__net_transfer to = ds__mpi_message_to(link, op, rank);
-        if (rank == link->rank && from.at == to.at)
-            continue; /* the own part is in its place */
-        if (from.bytes)
-            t[count++] = from;
-        if (to.bytes)
-            t[count++] = to;
-    }
+    size_t count = ds__net_messages(op, link->rank, link->size, t);
+    for (size_t i = 0; i < count; i++)
+        t[i].tag = DS__MPI_TAG_COLLECTIVE;
     p->transfers = t;
     return ds__mpi_start_transfers(link, count, p);
 }

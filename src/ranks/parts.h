@@ -12,6 +12,7 @@
 
 #include "types.h"
 #include "stage.h"
+#include "stage_memory.h"
 
 /* Runs of elements of a contiguous tensor, one for each rank: that of rank r begins at begin[r] and
    ends at begin[r + 1]. */

@@ -13,6 +13,7 @@
 
 #include "types.h"
 #include "stage.h"
+#include "stage_memory.h"
 
 enum { DS__PIECE_BYTES = 4 << 20 };
 
@@ -25,7 +26,7 @@ typedef struct ds__net_piece {
 
 /* Returns 1 if an operation on this many bytes is done in pieces. */
 static int ds__stage_is_in_pieces(const ds__stage *st, size_t bytes) {
-    return !st->direct && !st->capturing && bytes >= 2 * DS__PIECE_BYTES;
+    return st->reach == DS__REACH_HOST && !st->capturing && bytes >= 2 * DS__PIECE_BYTES;
 }
 
 /* Copies between a piece and its place in memory of the leading device. */

@@ -55,6 +55,10 @@ static void ds__group_fail_engine(ds__group *g, const ds__rop *op, ds_result cod
 
 /* Starts the engine's next step of an operation: the comparison, or the operation itself. */
 static ds_result ds__rop_start(ds__group *g, ds__rop *op, uint64_t now) {
+    if (g->engine->enqueue) {
+        op->state = DS__ROP_STARTED;
+        return DS_OK;
+    }
     if (op->state == DS__ROP_LISTED && g->flags & DS_RANKS_COMPARE &&
         op->call.kind != DS__NET_EXCHANGE) {
         op->state = DS__ROP_COMPARING;
@@ -106,12 +110,19 @@ static void ds__group_list_ops(ds__group *g) {
         g->start = first;
 }
 
+/* DS_OK: complete. DS_NOT_READY: pending. Negative: the engine has failed. */
+static ds_result ds__rop_test(ds__group *g, ds__rop *op) {
+    if (!g->engine->enqueue)
+        return g->engine->test(g->comm, &op->request);
+    return g->driver->timeline_get(g->timeline) >= op->number ? DS_OK : DS_NOT_READY;
+}
+
 /* Tests the first operation. Returns 1 if it is complete. `lock` is held. */
 static int ds__group_test_op(ds__group *g, uint64_t now) {
     ds__rop *op = g->head;
     if (!op || op == g->start || atomic_load(&g->failed))
         return 0;
-    ds_result r = g->engine->test(g->comm, &op->request);
+    ds_result r = ds__rop_test(g, op);
     if (r == DS_NOT_READY)
         return 0;
     if (r == DS_OK && op->state == DS__ROP_COMPARING) {
@@ -247,11 +258,11 @@ static void ds__group_step(ds__group *g) {
 static void ds__group_drive(ds__group *g) {
     uint32_t seen;
     do {
-        if (!ds__spinlock_try(&g->lock))
+        if (!ds__mutex_trylock(&g->lock))
             return;
         seen = atomic_load(&g->news);
         ds__group_step(g);
-        ds__spinlock_unlock(&g->lock);
+        ds__mutex_unlock(&g->lock);
     } while (atomic_load(&g->news) != seen);
 }
 
@@ -293,13 +304,40 @@ static int ds__rop_begin(ds__remote *remote, int how) {
     return over;
 }
 
-/* Drives all groups. Returns 0 if another thread does so. */
-static int ds__ranks_step(void) {
-    if (!ds__mutex_trylock(&ds__ranks.lock))
-        return 0;
-    for (ds__group *g = ds__ranks.groups; g; g = g->next)
-        ds__group_drive(g);
+/* Gives groups of the list from `first` on, which stay until `users` is lowered; at most `most`. */
+static size_t ds__ranks_collect(size_t first, size_t most, ds__group **out) {
+    size_t count = 0;
+    ds__mutex_lock(&ds__ranks.lock);
+    for (ds__group *g = ds__ranks.groups; g && count < most; g = g->next) {
+        if (first) {
+            first--;
+            continue;
+        }
+        atomic_fetch_add(&g->users, 1);
+        out[count++] = g;
+    }
     ds__mutex_unlock(&ds__ranks.lock);
+    return count;
+}
+
+/* Drives all groups. Returns 0 if another thread does so. No lock of all threads is held, since the
+   engine may call CUDA. */
+static int ds__ranks_step(void) {
+    enum { AT_ONCE = 8 };
+
+    ds__group *list[AT_ONCE];
+    size_t first = 0;
+    size_t count = AT_ONCE;
+    if (atomic_exchange(&ds__ranks.stepping, 1))
+        return 0;
+    for (; count == AT_ONCE; first += count) {
+        count = ds__ranks_collect(first, AT_ONCE, list);
+        for (size_t i = 0; i < count; i++) {
+            ds__group_drive(list[i]);
+            atomic_fetch_sub(&list[i]->users, 1);
+        }
+    }
+    atomic_store(&ds__ranks.stepping, 0);
     return 1;
 }
 
@@ -395,6 +433,46 @@ static void ds__ranks_thread_end(void) {
     ds__os_thread_join(ds__ranks.thread);
     ds__ranks.thread_started = 0;
     atomic_store(&ds__ranks.quit, 0);
+}
+
+/* Runs an operation of the engine between hosts on this thread. */
+static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
+                              const char *what) {
+    ds__net_request request = { { NULL } };
+    uint64_t nap = 1000;
+    ds__mutex_lock(&g->lock);
+    ds_result r = g->engine->start(g->comm, net, &request);
+    ds__mutex_unlock(&g->lock);
+    if (r < 0)
+        return r;
+    for (;;) {
+        ds__mutex_lock(&g->lock);
+        r = g->engine->test(g->comm, &request);
+        int late = r == DS_NOT_READY && ds__now_ns() > deadline;
+        if (late)
+            g->engine->abandon(g->comm, &request);
+        ds__mutex_unlock(&g->lock);
+        if (late)
+            return ds__fail(DS_ERR_TIMEOUT,
+                            "%s: not all %d ranks of group \"%s\" have called within the time "
+                            "limit; this is rank %d",
+                            what, g->size, ds__group_name(g), g->rank);
+        if (r != DS_NOT_READY)
+            return r;
+        ds__os_sleep(nap);
+        nap = nap < 500000 ? nap * 2 : nap;
+    }
+}
+
+/* Compares an operation of an engine that enqueues its operations with those of the other ranks. */
+static ds_result ds__rop_compare(ds__group *g, ds__rop *op) {
+    ds__net_op gather;
+    uint64_t limit = op->call.timeout_ns;
+    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
+    ds_result r = ds__compare_prepare(g, op, &gather);
+    if (r == DS_OK)
+        r = ds__net_wait(g, &gather, deadline, "comparison");
+    return r == DS_OK ? ds__compare_end(g, op) : r;
 }
 
 #endif

@@ -81,9 +81,9 @@ static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
     int taken = atomic_load(&op->remote.taken);
     ds__kept_error error;
     ds__error_save(&error);
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_fail_op(g, op, r, "%s", ds__error_reason(&error));
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     if (!taken)
         (void)ds__rop_begin(&op->remote, DS__REMOTE_FAILED);
     ds__error_restore(&error);
@@ -98,10 +98,53 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
                : r;
 }
 
+/* Lets the engine enqueue an operation on a native stream (base/operation.h). */
+static ds_result ds__rop_enqueue_native(ds__remote *remote, void *native) {
+    ds__rop *op = (ds__rop *)(void *)remote;
+    uint64_t limit = op->call.timeout_ns;
+    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
+    return op->group->engine->enqueue(op->group->comm, &op->net, native, deadline);
+}
+
+/* Enqueues an operation of an engine that enqueues its operations itself. captures: it becomes a
+   part of a graph, and the group does not know its launches. */
+static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes, int captures) {
+    ds__group *g = op->group;
+    ds_result r = DS_OK;
+    op->remote.enqueue_fn = ds__rop_enqueue_native;
+    if (captures)
+        op->enqueued = ds__now_ns();
+    else
+        ds__rop_add(op);
+    if (!captures && g->flags & DS_RANKS_COMPARE && op->call.kind != DS__NET_EXCHANGE)
+        r = ds__rop_compare(g, op);
+    ds__op o = ds__op_init(DS__OP_REMOTE | (captures ? 0 : DS__OP_OUTSIDE << 8));
+    o.u.remote.begin = &op->remote;
+    o.u.remote.timeline = captures ? NULL : g->timeline;
+    o.u.remote.upto = op->number;
+    o.u.remote.name = ds__net_names[op->call.kind];
+    o.u.remote.bytes = bytes;
+    if (r == DS_OK)
+        r = ds__rop_enqueue(s, &o);
+    if (captures) {
+        ds__rop_give_back(op);
+        return r;
+    }
+    if (r < 0)
+        return ds__rop_refused(op, r);
+    atomic_fetch_add(&ds__drive.open, 1);
+    atomic_store(&op->arrived, 1);
+    atomic_fetch_add(&g->news, 1);
+    ds__ranks_wake(1);
+    return DS_OK;
+}
+
 /* Enqueues an operation, which moves this many bytes, on a stream, and the wait for it. number:
    NULL, or the operation is enqueued without the wait, and *number is for ds__rop_wait. */
 static ds_result ds__rop_submit(ds__rop *op, ds__stream *s, size_t bytes, uint64_t *number) {
     ds__group *g = op->group;
+    if (g->engine->enqueue)
+        return ds__rop_submit_native(op, s, bytes, 0);
     op->spin = bytes <= DS__RANKS_SPIN_BYTES;
     ds__rop_add(op);
     ds__op o = ds__op_init(DS__OP_REMOTE | (DS__OP_OUTSIDE | DS__OP_PROMPT) << 8);

@@ -1,15 +1,14 @@
 /* ranks/stage.h - a collective of a group on the streams of this rank.
 
-   Opens a call (ds__stage_open): group, streams and tensors. Provides what collectives consist of:
-   contiguous memory for the engine (ds__stage_source, ds__stage_target), copies and reductions on
-   the streams, and operations of the engine (ds__stage_net). ds__stage_close ends the call.
+   Opens a call (ds__stage_open): group, streams and tensors. Enqueues operations of the engine
+   (ds__stage_net). ds__stage_close ends the call. ranks/stage_memory.h has the memory of a call.
 
    Policy:
    1. The stream of the first device leads: operations of the engine are on it. Before the first
       one it waits for the other streams, and at the end they wait for it.
-   2. The engine reads and writes memory of CPU devices and host memory in place, if the elements
-      are contiguous there. Everything else is copied: strided tensors, and memory of a GPU, which
-      goes through pinned memory.
+   2. The engine reads and writes contiguous tensors in place if it reaches their memory
+      (ds__reach). Everything else is copied: strided tensors, and memory of a GPU through pinned
+      memory if the engine does not reach it.
    3. Temporary memory is freed by a later call, when its operation has passed: an operation that
       was abandoned may still use it.
 
@@ -43,6 +42,13 @@ typedef struct ds__smem {
     size_t device; /* else: index among those of the rank */
 } ds__smem;
 
+/* Memory that an engine can use in an operation. */
+typedef enum ds__reach {
+    DS__REACH_HOST, /* of the host; pinned for the copies of GPUs */
+    DS__REACH_LEAD, /* of the leading device */
+    DS__REACH_ALL   /* of the host and all devices of the rank */
+} ds__reach;
+
 typedef struct ds__stage {
     ds__group *g;
     const ds_comm_options *options;
@@ -52,7 +58,8 @@ typedef struct ds__stage {
     const ds_device *own;
     ds_stream *stream;
     ds__stream *lead; /* pinned */
-    int direct;       /* 1: the engine reaches the memory of the devices */
+    ds__reach reach;  /* memory that the engine can use */
+    size_t leading;   /* index of the leading device; `count`: one that no tensor is on */
     int capturing;
     int joined;   /* 1: the leading stream has waited for the others */
     int opened;   /* 1: `calls` is held */
@@ -149,10 +156,30 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->in = st->out = NULL;
 }
 
+/* Returns the first index of the group's leading device, behind which an engine enqueues. */
+static size_t ds__stage_leading(const ds__stage *st) {
+    size_t i = 0;
+    while (i < st->count && ds__device_key(st->own[i]) != ds__device_key(st->g->own[0]))
+        i++;
+    return i;
+}
+
 /* Finds out whether the engine reaches the memory of the devices in such an operation. */
 static void ds__stage_reach(ds__stage *st, ds__net_kind kind) {
     const ds__group *g = st->g;
-    st->direct = g->driver->type == DS_DEVICE_CPU || (g->gpu && g->engine->reaches(kind));
+    if (g->driver->type == DS_DEVICE_CPU)
+        st->reach = DS__REACH_ALL;
+    else if (!g->gpu || !g->engine->reaches(kind))
+        st->reach = DS__REACH_HOST;
+    else
+        st->reach = g->engine->enqueue ? DS__REACH_LEAD : DS__REACH_ALL;
+}
+
+/* Returns the operation that moves the data of a collective in fixed order. */
+static ds__net_kind ds__stage_moves(ds__net_kind kind) {
+    int reduces =
+        kind == DS__NET_ALL_REDUCE || kind == DS__NET_REDUCE || kind == DS__NET_REDUCE_SCATTER;
+    return reduces ? DS__NET_ALL_TO_ALL : kind;
 }
 
 /* Opens a call on the group of the options, which ds__stage_init has prepared. kind: the operation,
@@ -160,8 +187,6 @@ static void ds__stage_reach(ds__stage *st, ds__net_kind kind) {
    the rank. */
 static ds_result ds__stage_open(ds__stage *st, int kind) {
     const ds_comm_options *options = st->options;
-    int reduces =
-        kind == DS__NET_ALL_REDUCE || kind == DS__NET_REDUCE || kind == DS__NET_REDUCE_SCATTER;
     ds_result r = DS_OK;
     st->g = ds__group_pin(options->ranks);
     if (!st->g)
@@ -170,7 +195,8 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
         st->own = st->g->own;
         st->count = st->g->owns;
     }
-    ds__stage_reach(st, reduces ? DS__NET_ALL_TO_ALL : (ds__net_kind)kind);
+    st->leading = st->g->engine->enqueue ? ds__stage_leading(st) : 0;
+    ds__stage_reach(st, ds__stage_moves((ds__net_kind)kind));
     st->call = (ds__rcall){ .fn = ds__tls.fn,
                             .site = ds__tls.site,
                             .kind = kind,
@@ -185,18 +211,20 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
                 options->stream_count, st->count,
                 kind == DS__NET_EXCHANGE ? "transfers" : "devices of this rank");
     st->stream = st->stream_first;
-    if (st->count > DS__STAGE_DEVICES)
-        st->stream = ds__stage_alloc(st, st->count * sizeof *st->stream);
+    if (st->count >= DS__STAGE_DEVICES)
+        st->stream = ds__stage_alloc(st, (st->count + 1) * sizeof *st->stream);
     if (!st->stream)
         return DS_ERR_OUT_OF_MEMORY;
     for (size_t i = 0; i < st->count && r == DS_OK; i++)
         r = ds__stage_stream(st, i);
+    if (r == DS_OK && st->leading == st->count)
+        r = ds__stream_current(st->own[st->count], &st->stream[st->count]);
     if (r < 0)
         return r;
-    st->lead = ds__stream_pin(st->stream[0]);
+    st->lead = ds__stream_pin(st->stream[st->leading]);
     if (!st->lead)
         return DS_ERR_INVALID_HANDLE;
-    st->call.stream = st->stream[0].id;
+    st->call.stream = st->stream[st->leading].id;
     return ds__stage_check_capture(st);
 }
 
@@ -338,9 +366,9 @@ __attribute__((cold, noinline)) static void ds__stage_break(ds__stage *st, ds_re
     ds__kept_error error;
     ds__error_save(&error);
     ds__rop op = { .call = st->call, .number = ds__group_listed(g) };
-    ds__spinlock_lock(&g->lock);
+    ds__mutex_lock(&g->lock);
     ds__group_fail_op(g, &op, r, "was enqueued in part: %s", ds__error_reason(&error));
-    ds__spinlock_unlock(&g->lock);
+    ds__mutex_unlock(&g->lock);
     ds__error_restore(&error);
 }
 
@@ -365,8 +393,9 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     if (st->opened) {
         if (DS__UNLIKELY(r < 0 && st->enqueued))
             ds__stage_break(st, r);
-        for (size_t i = 1; i < st->count && st->joined; i++) {
-            ds_result one = ds__wait_stream(st->stream[i], st->stream[0]);
+        for (size_t i = 0; i < st->count && st->joined; i++) {
+            ds_result one =
+                i == st->leading ? DS_OK : ds__wait_stream(st->stream[i], st->stream[st->leading]);
             r = r < 0 ? r : one;
         }
         if (r == DS_OK)
@@ -391,161 +420,12 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     return r;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-/* Allocates temporary memory of device i of the rank or, with `pinned`, pinned memory. */
-static ds_result ds__stage_temp(ds__stage *st, size_t i, size_t bytes, int pinned, void **out) {
-    ds_result r;
-    ds__rtemp *t = st->g->free_temps;
-    if (t)
-        st->g->free_temps = t->next;
-    else
-        t = ds__host_alloc(sizeof *t);
-    *out = NULL;
-    if (!t)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a collective");
-    if (pinned)
-        DS__KEEPING(r, (ds_mem_pinned_alloc)(bytes ? bytes : 1, &t->ptr));
-    else
-        DS__KEEPING(r, (ds_mem_alloc)(bytes ? bytes : 1, st->stream[i], &t->ptr));
-    if (r < 0) {
-        ds__host_free(t);
-        return r;
-    }
-    t->pinned = pinned;
-    t->next = st->temps;
-    st->temps = t;
-    *out = t->ptr;
-    return DS_OK;
-}
-
-/* Allocates memory that the engine reaches: of the leading device, or pinned. */
-static ds_result ds__stage_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
-    *out = (ds__smem){ NULL, !st->direct, 0 };
-    return ds__stage_temp(st, 0, bytes, !st->direct, &out->at);
-}
-
-/* Allocates memory of the leading device. */
-static ds_result ds__stage_lead_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
-    *out = (ds__smem){ NULL, 0, 0 };
-    return ds__stage_temp(st, 0, bytes, 0, &out->at);
-}
-
-/* Copies a tensor to another one of the same shape, on the streams of their devices. */
-static ds_result ds__stage_copy(ds__stage *st, const ds_tensor *to, size_t to_device,
-                                const ds_tensor *from, size_t from_device) {
-    ds_result r;
-    ds_comm_options o = { .streams = &st->stream[to_device],
-                          .stream_count = 1,
-                          .stream = st->stream[from_device] };
-    DS__KEEPING(r, (ds_comm_broadcast_into)(from, &to, 1, &o));
-    return r;
-}
-
-/* Returns the tensor of one dimension at `offset` bytes of memory; size: its elements, which must
-   stay. */
-static ds_tensor ds__smem_flat(const ds__stage *st, ds__smem mem, size_t offset, int64_t *size) {
-    ds_device device = mem.host ? (ds_device){ DS_DEVICE_HOST, 0 } : st->own[mem.device];
-    return ds_tensor_of(ds__behind(mem.at, offset), device, st->call.dtype, 1, size);
-}
-
-/* Returns a tensor in memory with the shape of a tile. */
-static ds_tensor ds__smem_like(const ds__stage *st, ds__smem mem, const ds__stile *tile) {
-    ds_device device = mem.host ? (ds_device){ DS_DEVICE_HOST, 0 } : st->own[mem.device];
-    return ds_tensor_of(mem.at, device, tile->d.dtype, tile->d.ndim,
-                        (int64_t *)(uintptr_t)tile->d.shape);
-}
-
-/* Returns the memory of a tile. */
-static ds__smem ds__stile_memory(const ds__stile *tile) {
-    return (ds__smem){ tile->d.first, tile->d.device.type == DS_DEVICE_HOST, tile->device };
-}
-
-/* Returns 1 if the engine can use the tensor's memory in place. */
-static int ds__stile_is_direct(const ds__stage *st, const ds__stile *tile) {
-    return (st->direct || tile->d.device.type == DS_DEVICE_HOST) &&
-           (ds_tensor_is_contiguous)(&tile->t);
-}
-
-static ds__smem ds__smem_at(ds__smem mem, size_t offset) {
-    return (ds__smem){ ds__behind(mem.at, offset), mem.host, mem.device };
-}
-
-/* Copies a tile to contiguous memory, unless it is there. */
-static ds_result ds__stage_pack(ds__stage *st, const ds__stile *tile, ds__smem mem) {
-    if (!tile->d.count || mem.at == (void *)tile->d.first)
-        return DS_OK;
-    ds_tensor to = ds__smem_like(st, mem, tile);
-    return ds__stage_copy(st, &to, mem.device, &tile->t, tile->device);
-}
-
-/* Copies contiguous memory to a tile, unless it is there. */
-static ds_result ds__stage_unpack(ds__stage *st, const ds__stile *tile, ds__smem mem) {
-    if (!tile->d.count || mem.at == (void *)tile->d.first)
-        return DS_OK;
-    ds_tensor from = ds__smem_like(st, mem, tile);
-    return ds__stage_copy(st, &tile->t, tile->device, &from, mem.device);
-}
-
-/* Gives memory of the engine with the elements of a tile: its own, or a copy. */
-static ds_result ds__stage_source(ds__stage *st, const ds__stile *tile, ds__smem *out) {
-    *out = ds__stile_memory(tile);
-    if (ds__stile_is_direct(st, tile))
-        return DS_OK;
-    ds_result r = ds__stage_buffer(st, tile->d.bytes, out);
-    return r == DS_OK ? ds__stage_pack(st, tile, *out) : r;
-}
-
-/* Returns 1 if a copy from the tile's memory to a GPU may read it in the call, before the engine
-   has written it: CUDA does so with pageable memory. */
-static int ds__stile_is_read_early(const ds__stage *st, const ds__stile *tile) {
-    ds_pointer_info info;
-    ds_result r;
-    if (st->g->driver->type == DS_DEVICE_CPU || tile->d.device.type != DS_DEVICE_HOST)
-        return 0;
-    DS__KEEPING(r, (ds_pointer_get_info)(tile->d.first, &info));
-    return r < 0 || info.kind != DS_MEMORY_PINNED;
-}
-
-/* Gives memory of the engine for the elements of a tile: its own, or a buffer from which
-   ds__stage_unpack copies. If the call has several outputs, all are copied from that memory. */
-static ds_result ds__stage_target(ds__stage *st, const ds__stile *tile, ds__smem *out) {
-    *out = ds__stile_memory(tile);
-    if (ds__stile_is_direct(st, tile) && (st->outs < 2 || !ds__stile_is_read_early(st, tile)))
-        return DS_OK;
-    return ds__stage_buffer(st, tile->d.bytes, out);
-}
-
-/* Copies `elements` to a buffer that the engine reaches or, with `lead`, to memory of the leading
-   device, unless they are there. */
-static ds_result ds__stage_move(ds__stage *st, ds__smem mem, int64_t elements, int lead,
-                                ds__smem *out) {
-    size_t bytes = (size_t)elements * (ds_dtype_get_size)(st->call.dtype);
-    int there = lead ? !mem.host && mem.device == 0 : st->direct || mem.host;
-    *out = mem;
-    if (there || !elements)
-        return DS_OK;
-    ds_result r = lead ? ds__stage_lead_buffer(st, bytes, out) : ds__stage_buffer(st, bytes, out);
-    if (r < 0)
-        return r;
-    ds_tensor to = ds__smem_flat(st, *out, 0, &elements);
-    ds_tensor from = ds__smem_flat(st, mem, 0, &elements);
-    return ds__stage_copy(st, &to, out->device, &from, mem.device);
-}
-
-/* Copies contiguous memory to all outputs. */
-static ds_result ds__stage_spread(ds__stage *st, ds__smem mem) {
-    ds_result r = DS_OK;
-    for (size_t i = 0; i < st->outs && r == DS_OK; i++)
-        r = ds__stage_unpack(st, &st->out[i], mem);
-    return r;
-}
-
 /* Makes the leading stream wait for the others, once. */
 static ds_result ds__stage_join(ds__stage *st) {
     ds_result r = DS_OK;
-    for (size_t i = 1; i < st->count && !st->joined && r == DS_OK; i++)
-        r = ds__wait_stream(st->stream[0], st->stream[i]);
+    for (size_t i = 0; i < st->count && !st->joined && r == DS_OK; i++)
+        if (i != st->leading)
+            r = ds__wait_stream(st->stream[st->leading], st->stream[i]);
     st->joined = 1;
     return r;
 }
@@ -562,7 +442,7 @@ static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
     op->net.kind = kind;
     op->net.dtype = st->call.dtype;
     op->net.reduce_op = st->call.op;
-    op->net.on_gpu = st->direct && st->g->gpu;
+    op->net.on_gpu = st->g->gpu && st->reach != DS__REACH_HOST;
     return op;
 }
 
@@ -573,8 +453,10 @@ static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
         ds__rop_give_back(op);
         return r;
     }
+    if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
+        return ds__rop_submit_native(op, st->lead, bytes, 1);
     if (DS__UNLIKELY(st->capturing))
-        return ds__capture_rop(st->stream[0], op, op->used_bytes);
+        return ds__capture_rop(st->stream[st->leading], op, op->used_bytes);
     st->enqueued = 1;
     return ds__rop_submit(op, st->lead, bytes, NULL);
 }

@@ -33,6 +33,7 @@
 #include "../alloc/internal.h"
 #include "../tensor/internal.h"
 #include "engine.h"
+#include "messages.h"
 
 enum {
     DS__RANKS_TIMEOUT_S = 600,    /* time limit of an operation, if none is given */
@@ -140,7 +141,7 @@ struct ds__group {
     ds__rop *last_fresh;
     ds__rop *free_ops;
 
-    ds__spinlock lock;
+    ds__mutex lock;        /* not a spin lock: the engine may call CUDA */
     _Atomic uint32_t news; /* arrivals */
     _Atomic int users;     /* threads that drive it without a pin */
     _Atomic int finalized;
@@ -166,11 +167,6 @@ typedef struct ds__rfailure {
     char reason[DS__RANKS_REASON];
 } ds__rfailure;
 
-/* Returns an address behind `at`, which may be NULL if nothing is there. */
-static inline void *ds__behind(const void *at, size_t bytes) {
-    return bytes ? (char *)(uintptr_t)at + bytes : (void *)(uintptr_t)at;
-}
-
 /* A word in pinned memory, for which a captured operation waits. */
 typedef struct ds__rword {
     uint64_t value; /* first member */
@@ -193,6 +189,7 @@ static struct {
     _Atomic uint32_t word;   /* the thread sleeps on it */
     _Atomic uint32_t asleep; /* DS__RANKS_AWAKE ... */
     _Atomic int hosts;       /* host threads that drive groups while they wait */
+    _Atomic int stepping;    /* 1: a thread drives all groups */
 } ds__ranks = { .lock = DS__MUTEX_INIT };
 
 #endif

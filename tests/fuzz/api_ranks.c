@@ -105,7 +105,11 @@ static void step_ranks_look(void) {
     ds_ranks ranks = any_ranks();
     ds_ranks_info info;
     ds_ranks_launch launch;
-    switch (pick(3)) {
+    static const char *const engines[] = { "local", "nccl", "mpi", "", NULL };
+
+    char id[DS_RANKS_ID_SIZE];
+
+    switch (pick(4)) {
     case 0:
         CALL(ds_ranks_get_status(ranks));
         break;
@@ -115,6 +119,12 @@ static void step_ranks_look(void) {
              info.pending > info.operations || strcmp(info.engine, "local") != 0))
             die("rank %d of %d has %llu of %llu operations pending", info.rank, info.size,
                 (unsigned long long)info.pending, (unsigned long long)info.operations);
+        break;
+    case 2:
+        if (CALL(ds_ranks_id_create(PICK(engines), odd() ? id : NULL,
+                                    odd() ? sizeof id : pick(8))) == DS_OK &&
+            !id[0])
+            die("an id has no text");
         break;
     default:
         CALL_VOID(ds_ranks_launch_get(&launch));

@@ -1,5 +1,7 @@
-/* Process groups with the engine "mpi": mpiexec -n N collectives [NAME]. The tests are those of
-   tests.h. Rank 0 prints a line for each test, which has passed if it has passed on all ranks. */
+/* Process groups with a process for each rank: mpiexec -n N collectives [NAME]. The tests are those
+   of tests.h. Rank 0 prints a line for each test, which has passed if it has passed on all ranks.
+   DS_RANKS_ENGINE: "nccl" in place of "mpi"; DS_RANKS_FILES is then the path with which the names
+   of the files of ids begin. */
 #include <dlfcn.h>
 
 #define DEVSTREAM_IMPLEMENTATION
@@ -21,19 +23,27 @@ static int sum_failures(place *p) {
     return failed;
 }
 
-static int mpi_run(place *world, const ranks_test *test, int layout) {
+/* Sets the engine, and the id of the next group. */
+static void place_engine(place *p) {
     static int number;
+    const char *engine = getenv("DS_RANKS_ENGINE");
+    const char *files = getenv("DS_RANKS_FILES");
+    p->engine = engine ? engine : "mpi";
+    if (engine)
+        snprintf(p->id, sizeof p->id, "file:%s%d", files ? files : "", number++);
+}
+
+static int process_run(place *world, const ranks_test *test, int layout) {
     place p;
     running = test->name;
     limit_time();
     atomic_store(&failures, 0);
     memset(&p, 0, sizeof p);
-    p.engine = "mpi";
+    place_engine(&p);
     p.rank = world->rank;
     p.size = world->size;
     p.type = world->type;
     p.layout = layout;
-    p.number = number++;
     p.test_fn = test->test_fn;
     place_run(&p);
     return sum_failures(world);
@@ -62,7 +72,7 @@ int main(int argc, char **argv) {
     test_seed = seed ? strtoull(seed, NULL, 10) : 1;
     ds_ranks_launch_get(&launch);
     memset(&world, 0, sizeof world);
-    world.engine = "mpi";
+    place_engine(&world);
     world.rank = launch.rank;
     world.size = launch.size;
     world.type = driver && strcmp(driver, "cuda") == 0 ? DS_DEVICE_CUDA : DS_DEVICE_CPU;
@@ -73,13 +83,14 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < RANKS_TESTS; i++) {
         const ranks_test *t = &ranks_tests[i];
         int bad = 0;
-        int needs = ON_MPI | (world.type == DS_DEVICE_CUDA ? ON_CUDA : 0);
+        int needs =
+            (is_mpi(&world) ? ON_MPI : ON_NCCL) | (world.type == DS_DEVICE_CUDA ? ON_CUDA : 0);
         if ((t->engines & needs) != needs || !(t->sizes >> world.size & 1) ||
             (argc > 1 && !strstr(t->name, argv[1])))
             continue;
         for (int layout = 1; layout <= 3; layout++)
             if (t->layouts >> layout & 1)
-                bad += mpi_run(&world, t, layout);
+                bad += process_run(&world, t, layout);
         passed += !bad;
         failed += bad != 0;
         if (world.rank == 0)

@@ -1,4 +1,4 @@
-/* Runs a test of process groups with the engine "local": a thread for each rank. */
+/* Runs a test of process groups with the engine "local" or "nccl": a thread for each rank. */
 #ifndef RANKS_LOCAL_H
 #define RANKS_LOCAL_H
 
@@ -10,21 +10,23 @@ static void *local_rank(void *user) {
 }
 
 /* Runs a test with a number of ranks. Returns the number of failed checks. */
-static int local_run(const ranks_test *test, int size, int layout, int type) {
-    static int number;
+static int local_run(const ranks_test *test, const char *engine, int size, int layout, int type) {
     place places[RANKS];
     pthread_t threads[RANKS];
     atomic_store(&failures, 0);
     running = test->name;
     memset(places, 0, sizeof places);
-    number++;
+    if (ds_ranks_id_create(engine, places[0].id, sizeof places[0].id) < 0) {
+        printf("%s\n", ds_error_get_last());
+        return 1;
+    }
     for (int r = 0; r < size; r++) {
-        places[r].engine = "local";
+        places[r].engine = engine;
+        memcpy(places[r].id, places[0].id, sizeof places[0].id);
         places[r].rank = r;
         places[r].size = size;
         places[r].type = type;
         places[r].layout = layout;
-        places[r].number = number;
         places[r].test_fn = test->test_fn;
         if (pthread_create(&threads[r], NULL, local_rank, &places[r]) != 0)
             abort();

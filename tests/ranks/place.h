@@ -36,7 +36,7 @@ typedef struct place {
     ds_stream stream[OWN];
     ds_stream side_stream[OWN];
     void (*test_fn)(struct place *p);
-    int number; /* of the group, in the process */
+    char id[DS_RANKS_ID_SIZE]; /* "": MPI */
     int layout;
 } place;
 
@@ -106,6 +106,10 @@ static int is_local(const place *p) {
     return strcmp(p->engine, "local") == 0;
 }
 
+static int is_mpi(const place *p) {
+    return strcmp(p->engine, "mpi") == 0;
+}
+
 static int is_cpu(const place *p) {
     return p->type == DS_DEVICE_CPU;
 }
@@ -167,9 +171,10 @@ static void synchronize(place *p) {
         OK(ds_stream_synchronize(p->stream[i]));
 }
 
-/* Options of a group with the devices of this rank. id: NULL on MPI. */
-static ds_ranks_desc desc_of(const place *p, const char *id) {
+/* Options of a group with the devices of this rank. */
+static ds_ranks_desc desc_of(const place *p) {
     ds_ranks_desc d;
+    const char *id = *p->id ? p->id : NULL;
     memset(&d, 0, sizeof d);
     d.engine = p->engine;
     d.id = id;
@@ -184,7 +189,6 @@ static ds_ranks_desc desc_of(const place *p, const char *id) {
 
 /* Creates the groups and streams of a rank, whose engine, rank, size, type and layout are set. */
 static int place_begin(place *p) {
-    char id[64];
     int count = 1;
     int before = atomic_load(&failures);
     ds_stream_desc stream;
@@ -202,8 +206,7 @@ static int place_begin(place *p) {
         OK(ds_stream_create(&stream, &p->stream[i]));
         OK(ds_stream_create(&stream, &p->side_stream[i]));
     }
-    snprintf(id, sizeof id, "group %d", p->number);
-    ds_ranks_desc d = desc_of(p, is_local(p) ? id : NULL);
+    ds_ranks_desc d = desc_of(p);
     OK(ds_ranks_init(&d, &p->ranks));
     OK(ds_ranks_split(p->ranks, 0, p->rank, &p->side));
     return atomic_load(&failures) == before;

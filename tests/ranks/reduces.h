@@ -152,7 +152,7 @@ static uint64_t sum_element(place *p, const sum *s, unsigned char **in, size_t i
     size_t item = item_of(s->t);
     uint64_t bits = 0;
     double number = 0;
-    float small = 0;
+    float lesser = 0;
     for (size_t k = 0; k < p->devices; k++) {
         uint64_t one = 0;
         memcpy(&one, in[k] + i * item, item);
@@ -162,8 +162,8 @@ static uint64_t sum_element(place *p, const sum *s, unsigned char **in, size_t i
         }
         double next;
         memcpy(&next, &one, sizeof next);
-        memcpy(&small, &one, sizeof small);
-        next = item == 4 ? (double)small : next;
+        memcpy(&lesser, &one, sizeof lesser);
+        next = item == 4 ? (double)lesser : next;
         number = k ? double_chain(s, number, next) : next;
         if (item == 4) /* a double has the sum and the product of two floats without error */
             number = (double)(float)number;
@@ -171,8 +171,8 @@ static uint64_t sum_element(place *p, const sum *s, unsigned char **in, size_t i
     *is_nan = number != number;
     if (is_integer(s->t))
         return s->op == DS_REDUCE_AVERAGE ? bits / p->devices : bits;
-    small = (float)number;
-    memcpy(&bits, item == 4 ? (void *)&small : (void *)&number, item);
+    lesser = (float)number;
+    memcpy(&bits, item == 4 ? (void *)&lesser : (void *)&number, item);
     return bits;
 }
 

@@ -216,8 +216,10 @@ static void test_wrong_handles(place *p) {
 static void test_wrong_descriptions(place *p) {
     ds_ranks r;
     char id[32];
-    snprintf(id, sizeof id, "wrong %d %d", p->number, p->rank);
-    ds_ranks_desc good = desc_of(p, is_local(p) ? id : NULL);
+    snprintf(id, sizeof id, "%.16s, wrong %d", p->id, p->rank);
+    ds_ranks_desc good = desc_of(p);
+    if (is_local(p))
+        good.id = id;
     ds_ranks_desc d = good;
     good.timeout_ns = 1000000;
     REFUSED(ds_ranks_init(&good, NULL), DS_ERR_INVALID_VALUE, "out is NULL");

@@ -13,14 +13,15 @@ typedef struct ranks_test {
     void (*test_fn)(place *p);
     int sizes;   /* bit n: with n ranks; bit 0 is not used */
     int layouts; /* bit n: with layout n */
-    int engines; /* bits ON_LOCAL, ON_MPI, ON_CUDA */
+    int engines; /* bits ON_LOCAL, ON_MPI, ON_CUDA, ON_NCCL */
 } ranks_test;
 
 enum {
     ON_LOCAL = 1,
     ON_MPI = 2,
     ON_CUDA = 4, /* the stand-in for cudart, too */
-    ON_ALL = 7,
+    ON_NCCL = 8, /* the stand-in for NCCL */
+    ON_ALL = 15,
     ALL_SIZES = 0x1fe,
     FEW_SIZES = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 8,
     SOME_RANKS = ALL_SIZES & ~2,
@@ -68,7 +69,7 @@ static const ranks_test ranks_tests[] = {
       ON_ALL },
     { "test_abort_with_a_reason", test_abort_with_a_reason, FEW_SIZES, 1 << 1, ON_LOCAL | ON_MPI },
     { "test_captured_operations", test_captured_operations, FEW_SIZES, ALL_LAYOUTS,
-      ON_LOCAL | ON_CUDA },
+      ON_LOCAL | ON_CUDA | ON_NCCL },
     { "test_captures_are_refused", test_captures_are_refused, FEW_SIZES, 1 << 1 | 1 << 2, ON_MPI },
 };
 

@@ -34,7 +34,7 @@ static void run(void **state) {
                 if (sizes >> size & 1 && test->layouts >> layout & 1 &&
                     (!only || atoi(only) == size)) {
                     runs++;
-                    if (local_run(test, size, layout, types[t]) != 0)
+                    if (local_run(test, "local", size, layout, types[t]) != 0)
                         fail_msg("%s: %d ranks, layout %d, %s", test->name, size, layout,
                                  is_cuda ? "cuda" : "cpu");
                 }

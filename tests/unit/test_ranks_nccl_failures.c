@@ -1,0 +1,409 @@
+/* Failures of process groups with the engine "nccl", on the stand-ins for NCCL and cudart: each
+   rank is a thread with a device of its own. */
+#define DEVSTREAM_IMPLEMENTATION
+#include "devstream_ranks.h"
+#include "nccl/nccl_standin.h"
+#include "unit.h"
+
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MS 1000000ull
+
+enum { RANKS = 3, COUNT = 4 };
+
+typedef struct rank {
+    int rank;
+    void (*test_fn)(struct rank *me);
+    ds_ranks world;
+    ds_stream stream;
+    ds_device device;
+    ds_tensor *tensor;
+} rank;
+
+static _Atomic int failures;
+static unsigned flags;
+static uint64_t limit_ns;
+static char id[DS_RANKS_ID_SIZE];
+static pthread_barrier_t all;
+
+/* Checks a result and words of its sentence. */
+#define EXPECT(call, code, words)                                                          \
+    do {                                                                                   \
+        ds_result r_ = (call);                                                             \
+        if (r_ != (code) || (r_ < 0 && !strstr(ds_error_get_last(), (words)))) {           \
+            fprintf(stderr, "rank %d, line %d: %s is %s: %s\n", me->rank, __LINE__, #call, \
+                    ds_result_get_name(r_), r_ < 0 ? ds_error_get_last() : "");            \
+            atomic_fetch_add(&failures, 1);                                                \
+        }                                                                                  \
+    } while (0)
+
+#define OK(call) EXPECT(call, DS_OK, "")
+
+static ds_result join(rank *me, ds_ranks *out) {
+    ds_ranks_desc desc = { .engine = "nccl",
+                           .rank = me->rank,
+                           .size = RANKS,
+                           .id = id,
+                           .devices = &me->device,
+                           .device_count = 1,
+                           .flags = flags,
+                           .timeout_ns = limit_ns,
+                           .record = "" };
+    return ds_ranks_init(&desc, out);
+}
+
+static ds_result all_reduce(rank *me, ds_ranks group, int64_t count) {
+    ds_comm_options o = {
+        .streams = &me->stream, .stream_count = 1, .ranks = group, .flags = DS_COMM_ANY_ORDER
+    };
+    ds_tensor t = *me->tensor;
+    const ds_tensor *one = &t;
+    t.shape = &count;
+    return ds_comm_all_reduce(&one, &one, 1, DS_REDUCE_SUM, &o);
+}
+
+static ds_result reduce(rank *me) {
+    return all_reduce(me, me->world, COUNT);
+}
+
+static void rank_begin(rank *me) {
+    int64_t count = COUNT;
+    ds_stream_desc desc = { .device = me->device };
+    OK(ds_stream_create(&desc, &me->stream));
+    OK(ds_tensor_alloc(ds_int32(), 1, &count, me->stream, &me->tensor));
+    OK(ds_fill(me->tensor->data, 1, 4, COUNT, me->stream));
+}
+
+/* After a failure the stream reports it, and ds_device_reset would end the test's other ranks. */
+static void rank_end(rank *me) {
+    DS_IGNORE(ds_tensor_free(me->tensor));
+    DS_IGNORE(ds_stream_destroy(me->stream));
+}
+
+static void *rank_main(void *user) {
+    rank *me = user;
+    rank_begin(me);
+    OK(join(me, &me->world));
+    OK(reduce(me));
+    OK(ds_stream_synchronize(me->stream));
+    pthread_barrier_wait(&all);
+
+    me->test_fn(me);
+
+    pthread_barrier_wait(&all);
+    OK(ds_ranks_finalize(me->world));
+    rank_end(me);
+    return NULL;
+}
+
+static void threads(void *(*main_fn)(void *), void (*test_fn)(rank *me)) {
+    static rank ranks[RANKS];
+    pthread_t list[RANKS];
+    memset(ranks, 0, sizeof ranks);
+    atomic_store(&failures, 0);
+    alarm(30);
+    for (int i = 0; i < RANKS; i++) {
+        ranks[i].rank = i;
+        ranks[i].device = (ds_device){ DS_DEVICE_CUDA, i };
+        ranks[i].test_fn = test_fn;
+        assert_int_equal(pthread_create(&list[i], NULL, main_fn, &ranks[i]), 0);
+    }
+    for (int i = 0; i < RANKS; i++)
+        pthread_join(list[i], NULL);
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+    char kinds[200]; /* an id of which no rank made use cannot be freed */
+    if (standin_nccl_live(kinds, sizeof kinds) && strcmp(kinds, "1 unique id") != 0)
+        fail_msg("%s are left", kinds);
+}
+
+/* Runs a test on all ranks. A rank that waits for ever ends the program. */
+static void run(void (*test_fn)(rank *me), uint64_t timeout_ns, unsigned test_flags) {
+    flags = test_flags;
+    limit_ns = timeout_ns;
+    ok(ds_ranks_id_create("nccl", id, sizeof id));
+    threads(rank_main, test_fn);
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+static void time_limit(rank *me) {
+    if (me->rank == 1)
+        return;
+    uint64_t begin = ds__now_ns();
+    OK(reduce(me));
+    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete within 300 ms");
+    EXPECT(reduce(me), DS_ERR_TIMEOUT, "not complete within 300 ms");
+    if (ds__now_ns() - begin > 2000 * MS)
+        EXPECT(DS_ERR_FAILED, DS_OK, "");
+}
+
+static void test_late_rank_is_a_timeout(void **state) {
+    (void)state;
+    run(time_limit, 300 * MS, 0);
+}
+
+static void aborting(rank *me) {
+    if (me->rank == 1) {
+        usleep(20000);
+        OK(ds_ranks_abort(me->world, "the test wants it"));
+        EXPECT(reduce(me), DS_ERR_ABORTED, "the test wants it");
+        return;
+    }
+    OK(reduce(me));
+    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete");
+}
+
+/* The other ranks do not hear of it: NCCL carries no messages. */
+static void test_abort_ends_the_rank(void **state) {
+    (void)state;
+    run(aborting, 400 * MS, 0);
+}
+
+static void *abort_by_a_thread(void *user) {
+    rank *me = user;
+    usleep(50000);
+    OK(ds_ranks_abort(me->world, "another thread"));
+    return NULL;
+}
+
+static void waiting(rank *me) {
+    pthread_t thread;
+    if (me->rank != 0)
+        return;
+    OK(reduce(me));
+    uint64_t begin = ds__now_ns();
+    pthread_create(&thread, NULL, abort_by_a_thread, me);
+    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_ABORTED, "another thread");
+    if (ds__now_ns() - begin > 150 * MS)
+        EXPECT(DS_ERR_FAILED, DS_OK, "");
+    pthread_join(thread, NULL);
+}
+
+static void test_abort_ends_a_wait_of_the_host(void **state) {
+    (void)state;
+    run(waiting, 20000 * MS, 0);
+}
+
+static void asynchronous(rank *me) {
+    ds__group *g = ds__group_pin(me->world);
+    ds__nccl_link *link = g->comm;
+    if (me->rank == 2) {
+        standin_nccl_async_error((struct ncclComm *)link->comm, 3);
+        for (int i = 0; i < 1000 && ds_ranks_get_status(me->world) == DS_OK; i++)
+            usleep(1000);
+        EXPECT(ds_ranks_get_status(me->world), DS_ERR_FAILED, "NCCL reports an error");
+        EXPECT(reduce(me), DS_ERR_FAILED, "NCCL reports an error");
+    }
+    ds__group_unpin(g);
+}
+
+static void test_asynchronous_error_fails_the_group(void **state) {
+    (void)state;
+    run(asynchronous, 5000 * MS, 0);
+}
+
+static void different_counts(rank *me) {
+    EXPECT(all_reduce(me, me->world, me->rank == 1 ? 2 : COUNT), DS_ERR_MISMATCH,
+           "rank 1 calls all_reduce of 2 int32");
+}
+
+static void test_comparison_names_both_calls(void **state) {
+    (void)state;
+    run(different_counts, 5000 * MS, DS_RANKS_COMPARE);
+}
+
+static void same_counts(rank *me) {
+    for (int i = 0; i < 3; i++)
+        OK(reduce(me));
+    OK(ds_stream_synchronize(me->stream));
+}
+
+static void test_comparison_accepts_equal_calls(void **state) {
+    (void)state;
+    run(same_counts, 5000 * MS, DS_RANKS_COMPARE);
+}
+
+/* Rank 1 is gone; the others fail and go on without it. */
+static void shrinking(rank *me) {
+    int gone = 1;
+    ds_ranks fewer;
+    if (me->rank == gone)
+        return;
+    OK(reduce(me));
+    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete");
+    OK(ds_ranks_shrink(me->world, &gone, 1, &fewer));
+    OK(all_reduce(me, fewer, COUNT));
+    EXPECT(ds_ranks_get_status(fewer), DS_OK, "");
+    OK(ds_ranks_finalize(fewer));
+}
+
+static void test_shrink_after_a_rank_is_gone(void **state) {
+    (void)state;
+    run(shrinking, 300 * MS, 0);
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+static void *join_by_file(void *user) {
+    rank *me = user;
+    rank_begin(me);
+    OK(join(me, &me->world));
+    OK(reduce(me));
+    OK(ds_stream_synchronize(me->stream));
+    OK(ds_ranks_finalize(me->world));
+    rank_end(me);
+    return NULL;
+}
+
+static void test_ranks_meet_by_a_file(void **state) {
+    (void)state;
+    char folder[] = "/tmp/devstream-nccl-XXXXXX";
+    assert_non_null(mkdtemp(folder));
+    limit_ns = 5000 * MS;
+    flags = 0;
+    snprintf(id, sizeof id, "file:%s/id", folder);
+
+    threads(join_by_file, NULL);
+
+    rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
+    assert_int_not_equal(access(id + 5, F_OK), 0);
+    FILE *old = fopen(id + 5, "w");
+    fputs("old", old);
+    fclose(old);
+    EXPECT(join(me, &me->world), DS_ERR_ILLEGAL_STATE, "exists");
+    me->rank = 1;
+    EXPECT(join(me, &me->world), DS_ERR_INVALID_VALUE, "does not have an id of NCCL");
+    assert_int_equal(remove(id + 5), 0);
+    limit_ns = 10 * MS;
+    EXPECT(join(me, &me->world), DS_ERR_TIMEOUT, "rank 0 has not written");
+    assert_int_equal(atomic_load(&failures), 0);
+    assert_int_equal(rmdir(folder), 0);
+    ok(ds_shutdown());
+}
+
+static void test_wrong_descriptions(void **state) {
+    (void)state;
+    char text[DS_RANKS_ID_SIZE];
+    rank one = { .device = { DS_DEVICE_CPU, 0 } }, *me = &one;
+    atomic_store(&failures, 0);
+    limit_ns = 1000 * MS;
+    ok(ds_ranks_id_create("nccl", id, sizeof id));
+    EXPECT(join(me, &me->world), DS_ERR_UNSUPPORTED, "needs CUDA devices");
+    me->device.type = DS_DEVICE_CUDA;
+    me->rank = RANKS;
+    EXPECT(join(me, &me->world), DS_ERR_INVALID_VALUE, "rank 3 of 3 ranks");
+    me->rank = 0;
+    EXPECT(join(me, &me->world), DS_ERR_TIMEOUT, "not all ranks have called");
+    id[7] = 'x';
+    EXPECT(join(me, &me->world), DS_ERR_INVALID_VALUE, "is not of ds_ranks_id_create");
+    ds_ranks_desc none = { .engine = "nccl", .size = 1, .devices = &me->device, .device_count = 1 };
+    EXPECT(ds_ranks_init(&none, &me->world), DS_ERR_INVALID_VALUE, "id is NULL");
+
+    EXPECT(ds_ranks_id_create("nccl", text, 10), DS_ERR_INVALID_VALUE, "DS_RANKS_ID_SIZE");
+    EXPECT(ds_ranks_id_create("mpi", text, sizeof text), DS_ERR_UNSUPPORTED, "needs no id");
+    EXPECT(ds_ranks_id_create(NULL, text, sizeof text), DS_ERR_INVALID_VALUE, "engine or out");
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
+static void *join_or_fail(void *user) {
+    rank *me = user;
+    rank_begin(me);
+    if (join(me, &me->world) == DS_OK && reduce(me) == DS_OK)
+        DS_IGNORE(ds_stream_synchronize(me->stream));
+    DS_IGNORE(ds_ranks_finalize(me->world));
+    rank_end(me);
+    return NULL;
+}
+
+/* Each call of NCCL fails once: a result, no hang, nothing is left. */
+static void test_each_call_may_fail(void **state) {
+    (void)state;
+    unsigned long nth = 0;
+    flags = 0;
+    limit_ns = 200 * MS;
+    do {
+        ok(ds_ranks_id_create("nccl", id, sizeof id));
+        standin_nccl_fail(++nth, 3);
+        threads(join_or_fail, NULL);
+    } while (standin_nccl_failed());
+    standin_nccl_fail(0, 0);
+    assert_true(nth > 8);
+}
+
+/* ---- libraries ------------------------------------------------------------------------------- */
+
+/* Runs this program again with another library of NCCL. Returns its exit status. */
+static int run_with(const char *library, const char *test) {
+    pid_t child = fork();
+    if (!child) {
+        setenv("DEVSTREAM_NCCL_LIBRARY", library, 1);
+        execl("/proc/self/exe", "test_ranks_nccl_failures", "--child", test, (char *)NULL);
+        _exit(9);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+static int child_main(const char *test) {
+    rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
+    limit_ns = 1000 * MS;
+    if (strcmp(test, "missing") == 0) {
+        EXPECT(ds_ranks_id_create("nccl", id, sizeof id), DS_ERR_UNSUPPORTED, "pip install");
+    } else {
+        ds_ranks fewer;
+        int gone = 0;
+        ds_ranks_desc desc = {
+            .engine = "nccl", .size = 1, .id = id, .devices = &me->device, .device_count = 1
+        };
+        ds_ranks_info info;
+        OK(ds_ranks_id_create("nccl", id, sizeof id));
+        OK(ds_ranks_init(&desc, &me->world));
+        OK(ds_ranks_get_info(me->world, &info));
+        if (strcmp(info.library, "NCCL 2.18.3") != 0)
+            EXPECT(DS_ERR_FAILED, DS_OK, info.library);
+        EXPECT(ds_ranks_shrink(me->world, &gone, 0, &fewer), DS_ERR_UNSUPPORTED,
+               "cannot shrink a communicator");
+        OK(ds_ranks_finalize(me->world));
+    }
+    OK(ds_shutdown());
+    return atomic_load(&failures) != 0;
+}
+
+static void test_library_is_missing(void **state) {
+    (void)state;
+    assert_int_equal(run_with("/nothing/libnccl.so.2", "missing"), 0);
+}
+
+static void test_old_library_cannot_shrink(void **state) {
+    (void)state;
+    assert_int_equal(run_with(NCCL_OLD, "old"), 0);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_late_rank_is_a_timeout),
+        cmocka_unit_test(test_abort_ends_the_rank),
+        cmocka_unit_test(test_abort_ends_a_wait_of_the_host),
+        cmocka_unit_test(test_asynchronous_error_fails_the_group),
+        cmocka_unit_test(test_comparison_names_both_calls),
+        cmocka_unit_test(test_comparison_accepts_equal_calls),
+        cmocka_unit_test(test_shrink_after_a_rank_is_gone),
+        cmocka_unit_test(test_ranks_meet_by_a_file),
+        cmocka_unit_test(test_wrong_descriptions),
+        cmocka_unit_test(test_each_call_may_fail),
+        cmocka_unit_test(test_library_is_missing),
+        cmocka_unit_test(test_old_library_cannot_shrink),
+    };
+    if (argc == 3 && strcmp(argv[1], "--child") == 0)
+        return child_main(argv[2]);
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    pthread_barrier_init(&all, NULL, RANKS);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
