@@ -212,7 +212,7 @@ trace-page: ## test the page of a trace in a headless browser (chromium), and tr
 	@tests/trace/run.sh $(B)/run $(PART)
 
 ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) \
-    $(if $(CUDA_HOME),$(B)/lib/libnccl.so.2 $(addprefix $(B)/run/standin/,train_ranks ring)) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=9: one part
+    $(if $(CUDA_HOME),$(B)/unit/test_ranks_nccl $(B)/lib/libnccl.so.2 $(addprefix $(B)/run/standin/,train_ranks ring)) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=9: one part
 	@STANDIN=$(CUDA_HOME) tests/ranks/parts.sh $(B) $(PART)
 
 unit-objects: cmocka ## compile the unit tests with CC, also where UNIT_CC is another compiler; SHARE=9: a part
@@ -530,7 +530,7 @@ $(B)/unit/test_trace_zlib: private LIBS := -lz
 
 # The stand-in for NCCL is in the program, and it loads the libraries, which find the stand-in for cudart in the program.
 $(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures: $(NCCL)
-$(B)/unit/test_ranks_nccl_failures: private QUICK := -O0 -DDS__COUNT_LOCKS -DNCCL_OLD='"$(abspath $(B))/lib-nccl-old/libnccl.so.2"'
+$(B)/unit/test_ranks_nccl_failures: private QUICK := -O0 -DDS__COUNT_LOCKS
 $(B)/unit/test_ranks_nccl_failures: | $(B)/lib-nccl-old/libnccl.so.2
 $(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures: private LIBS := -Wl,--export-dynamic-symbol=standin_* -Wl,--export-dynamic-symbol=nccl*
 $(B)/unit/test_standin_nccl: $(NCCL) | $(B)/lib/libnccl.so.2 $(B)/lib-nccl-old/libnccl.so.2

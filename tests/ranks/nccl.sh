@@ -54,6 +54,13 @@ for ranks in ${RANKS:-2 3}; do
     fi
 done
 
+# Eight ranks as threads.
+if [ -z "$name" ]; then
+    DS_RANKS_SIZE=8 "$build/unit/test_ranks_nccl" >"$files/said" 2>&1 || status=1
+    grep -E '^\[' "$files/said"
+    [ $status = 0 ] || tail -n 30 "$files/said"
+fi
+
 # The weights of train_ranks are those of one process, bit for bit; ring checks its results.
 passed=0 failed=0
 head -n 165 examples/data/digits.csv >"$files/digits.csv"

@@ -1,6 +1,6 @@
 /* Process groups with the engine "nccl" on the stand-ins for NCCL and cudart: each rank is a thread
    with devices of its own. The tests are those of tests/ranks. DS_RANKS_SIZE: only with that number
-   of ranks. DS_RANKS_PROGRAMS, DS_RANKS_SEED: number of random programs, and the first one. */
+   of ranks, otherwise with 1, 2 and 3. DS_RANKS_PROGRAMS, DS_RANKS_SEED: number of random programs, and the first one. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
 #include "unit.h"
@@ -10,11 +10,11 @@
 static void run(void **state) {
     const ranks_test *test = *state;
     const char *only = getenv("DS_RANKS_SIZE");
-    int sizes = test->sizes & (1 << 1 | 1 << 2 | 1 << 3 | 1 << 8);
+    int sizes = test->sizes & (only ? 1 << atoi(only) : 1 << 1 | 1 << 2 | 1 << 3);
     limit_time();
     for (int size = 1; size <= RANKS; size++)
         for (int layout = 1; layout <= 3; layout++)
-            if (sizes >> size & 1 && test->layouts >> layout & 1 && (!only || atoi(only) == size) &&
+            if (sizes >> size & 1 && test->layouts >> layout & 1 &&
                 local_run(test, "nccl", size, layout, DS_DEVICE_CUDA) != 0)
                 fail_msg("%s: %d ranks, layout %d", test->name, size, layout);
     alarm(0);
