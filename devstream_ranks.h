@@ -7568,24 +7568,32 @@ static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds_
     return r < 0 ? r : ds__nccl_link_create(comm, rank, size, device, out);
 }
 
-/* Completes a communicator that NCCL makes of another one; `lock` is held. child NULL: this rank is
+/* Waits until NCCL has made a communicator of another one; `lock` is held. child NULL: this rank is
    in none. */
 static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_comm child, ds__nccl_result code,
                                  const char *call, uint64_t deadline, ds__net_comm *out) {
-    int rank = 0;
-    int size = 0;
     ds_result r = ds__nccl_wait(link->comm, code, call, deadline, NULL);
     if (!child)
         return r;
     if (r == DS_OK)
         r = ds__nccl_wait(child, DS__NCCL_IN_PROGRESS, call, deadline, NULL);
     if (r == DS_OK)
-        r = ds__nccl_check(child, ds__nccl.CommUserRank(child, &rank), "CommUserRank");
+        r = ds__nccl_check(child, ds__nccl.CommUserRank(child, &out->rank), "CommUserRank");
     if (r == DS_OK)
-        r = ds__nccl_check(child, ds__nccl.CommCount(child, &size), "CommCount");
+        r = ds__nccl_check(child, ds__nccl.CommCount(child, &out->size), "CommCount");
     if (r < 0)
         (void)ds__nccl.CommAbort(child);
-    return r < 0 ? r : ds__nccl_link_create(child, rank, size, link->device, out);
+    else
+        out->comm = child;
+    return r;
+}
+
+/* Makes the link of a communicator of ds__nccl_derive, if there is one. No lock is held, since
+   memory is allocated. */
+static ds_result ds__nccl_complete(const ds__nccl_link *link, ds_result r, ds__net_comm *out) {
+    ds__net_comm made = *out;
+    *out = (ds__net_comm){ NULL, 0, 0 };
+    return made.comm ? ds__nccl_link_create(made.comm, made.rank, made.size, link->device, out) : r;
 }
 
 static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadline,
@@ -7604,7 +7612,7 @@ static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadlin
     r = ds__nccl_derive(link, child, code, "CommSplit", deadline, out);
     ds__nccl_end(link->device, &scope);
     ds__nccl_unlock(link);
-    return r;
+    return ds__nccl_complete(link, r, out);
 }
 
 /* Shrinks a communicator, whose work NCCL ends first if its group has failed. `lock` is held. */
@@ -7646,7 +7654,7 @@ static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, 
     ds__nccl_end(link->device, &scope);
     ds__mutex_unlock(&link->lock);
     ds__host_free(list);
-    return r;
+    return ds__nccl_complete(link, r, out);
 }
 
 /* ranks/nccl_op.h - operations of NCCL.

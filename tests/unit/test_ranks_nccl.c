@@ -1,6 +1,7 @@
 /* Process groups with the engine "nccl" on the stand-ins for NCCL and cudart: each rank is a thread
    with devices of its own. The tests are those of tests/ranks. DS_RANKS_SIZE: only with that number
-   of ranks, otherwise with 1, 2 and 3. DS_RANKS_PROGRAMS, DS_RANKS_SEED: number of random programs, and the first one. */
+   of ranks, otherwise with 1, 2 and 3. DS_RANKS_PROGRAMS, DS_RANKS_SEED: number of random programs,
+   and the first one. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
 #include "unit.h"
