@@ -371,14 +371,11 @@ ncclResult_t ncclCommInitAll(ncclComm_t *out, int count, const int *devices) {
 
 /* ---- the end ---- */
 
-static void finalize(sn_comm *comm, void *data) {
-    (void)data;
-    (void)sn_board_barrier(comm, SN_CONTROL);
-}
-
+/* Waits for the operations of this rank only: NVIDIA's examples finalize the communicators of several
+   devices one after the other on one thread. */
 static ncclResult_t run_finalize(sn_job *job) {
     sn_comm *comm = job->parent;
-    if (!sn_control(comm, finalize, NULL))
+    if (!sn_control(comm, nothing, NULL))
         return sn_error((ncclResult_t)(atomic_load(&comm->async) ? atomic_load(&comm->async)
                                                                  : ncclInvalidUsage),
                         "ncclCommFinalize: the communicator was stopped");

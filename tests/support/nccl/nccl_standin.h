@@ -26,8 +26,8 @@
      - A communicator that does not block returns ncclInProgress from each call that NCCL allows it
        for, and enqueues later, from another thread. The next call is refused with
        ncclInvalidArgument until ncclCommGetAsyncError has told the end.
-     - ncclCommFinalize waits for all ranks. ncclCommDestroy without it waits only for operations of
-       its own rank; it fails the test if graphs have operations of the communicator, for which NCCL
+     - ncclCommFinalize, and ncclCommDestroy without it, wait for operations of their own rank.
+       ncclCommDestroy fails the test if graphs have operations of the communicator, for which NCCL
        waits without an end. A graph that is launched later fails the test.
      - ncclCommAbort and ncclCommRevoke end operations of their own rank; other ranks wait on. A
        revoked communicator can be split, shrunk, destroyed and aborted, and nothing else.
