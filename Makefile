@@ -212,7 +212,7 @@ trace-page: ## test the page of a trace in a headless browser (chromium), and tr
 	@tests/trace/run.sh $(B)/run $(PART)
 
 ranks: $(B)/ranks/collectives $(addprefix $(B)/examples/,train train_ranks ring) \
-    $(if $(CUDA_HOME),$(B)/unit/test_ranks_nccl $(B)/lib/libnccl.so.2 $(addprefix $(B)/run/standin/,train_ranks ring)) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=9: one part
+    $(if $(CUDA_HOME),$(B)/unit/test_ranks_nccl $(B)/lib/$(CUDART) $(B)/lib/libnccl.so.2 $(addprefix $(B)/run/standin/,train_ranks ring)) ## process groups with MPI: installs MPICH from PyPI under build/ and runs 2, 3, 4 and 8 ranks; PART=hangs: only that part; SHARE=9: one part
 	@STANDIN=$(CUDA_HOME) tests/ranks/parts.sh $(B) $(PART)
 
 unit-objects: cmocka ## compile the unit tests with CC, also where UNIT_CC is another compiler; SHARE=9: a part

@@ -54,6 +54,19 @@ for ranks in ${RANKS:-2 3}; do
     fi
 done
 
+# A client that others have written: NVIDIA's binding for Python.
+if [ -z "$name" ]; then
+    python=build/nccl4py/bin/python
+    if [ -x $python ] && $python -c 'import numpy, nccl.bindings' 2>/dev/null ||
+        { python3 -m venv build/nccl4py &&
+            timeout 300 $python -m pip --disable-pip-version-check install --quiet --only-binary=:all: numpy cuda-pathfinder &&
+            timeout 300 $python -m pip --disable-pip-version-check install --quiet --only-binary=:all: --no-deps nccl4py==0.6.0; } >"$files/said" 2>&1; then
+        $python tests/ranks/nccl4py_client.py "$build/lib" || status=1
+    else
+        echo "skip  ranks: nccl4py cannot be installed from PyPI: $(tail -n 1 "$files/said" | cut -c 1-120)"
+    fi
+fi
+
 # Eight ranks as threads.
 if [ -z "$name" ]; then
     DS_RANKS_SIZE=8 "$build/unit/test_ranks_nccl" >"$files/said" 2>&1 || status=1
