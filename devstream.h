@@ -6384,7 +6384,7 @@ typedef struct ds__remote {
        and calls no driver but timeline_pass. */
     int (*begin_fn)(struct ds__remote *remote, int how);
     /* NULL, or runs in submit in place of begin_fn: enqueues the work on the native stream, whose
-       device is current. The stream passes the timeline behind the work */
+       device is current. The stream passes the timeline's number `upto` behind the work */
     ds_result (*enqueue_fn)(struct ds__remote *remote, void *native);
     _Atomic int taken; /* 1: the driver has called begin_fn or will call it, even if submit fails */
     _Atomic int ran;   /* of the CUDA driver: 1: the stream has reached it */
@@ -26574,15 +26574,21 @@ static void ds__cuda_remote_end(void *user) {
                            atomic_load(&remote->ran) ? DS__REMOTE_ARRIVED : DS__REMOTE_FAILED);
 }
 
-/* Enqueues an operation on the number of a timeline. */
-static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op,
-                                          ds_value_kind kind) {
-    ds_value_op value = {
-        .address = op->u.remote.timeline, .value = op->u.remote.upto, .kind = kind, .size = 8
+/* Enqueues a wait for the number of a timeline or, with `passes`, the passing of it, behind that of
+   the number before: the streams of a timeline have no other order. */
+static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op, int passes) {
+    void *timeline = op->u.remote.timeline;
+    uint64_t number = op->u.remote.upto;
+    ds_value_op list[2] = {
+        { .address = timeline,
+          .value = number - (passes != 0),
+          .kind = DS_VALUE_WAIT_GEQ,
+          .size = 8 },
+        { .address = timeline, .value = number, .kind = DS_VALUE_WRITE, .size = 8 }
     };
     ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
-    values.u.values.list = &value;
-    values.u.values.count = 1;
+    values.u.values.list = list;
+    values.u.values.count = passes ? 2 : 1;
     return ds__cuda_values(s, &values);
 }
 
@@ -26594,7 +26600,7 @@ static ds_result ds__cuda_submit_library(const ds__cuda_stream *s, const ds__op 
         return r;
     r = op->u.remote.begin->enqueue_fn(op->u.remote.begin, s->handle);
     ds__cuda_scope_end(&scope);
-    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, DS_VALUE_WRITE);
+    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, 1);
 }
 
 /* Enqueues work of another library, and the wait for it. */
@@ -26615,7 +26621,7 @@ static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *
     }
     if (r < 0 || !op->u.remote.timeline)
         return r;
-    return ds__cuda_timeline_submit(s, op, DS_VALUE_WAIT_GEQ);
+    return ds__cuda_timeline_submit(s, op, 0);
 }
 
 /* cuda/submit.h - dispatch of stream work.
@@ -27066,6 +27072,7 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
     ds__cuda_look now;
     ds__capture *c = NULL;
     int handled = 1;
+    int library = 0;
     ds__cuda_lock();
     *out = ds__cuda_find_capture(scope, s, &now, &c);
     if (*out == DS_OK) {
@@ -27073,12 +27080,16 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
         int none = now.status == cudaStreamCaptureStatusNone;
         if (DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) && (active || none))
             *out = DS__CHANGED;
+        else if (active && op->kind == DS__OP_REMOTE)
+            library = 1; /* it may wait for other processes, so the lock is not held */
         else if (active)
             *out = ds__cuda_put_captured(scope, s, c, op);
         else
             handled = 0;
     }
     ds__cuda_unlock();
+    if (library)
+        *out = ds__cuda_put(s, op);
     return handled;
 }
 

@@ -61,10 +61,10 @@ extern "C" {
 
 /* ---- process groups -------------------------------------------------------------------------- */
 
-/* A process group consists of ranks. A rank is a process (engine "mpi") or a thread of this process
-   (engine "local", for tests) and has one or several devices. The devices of all ranks are numbered
-   in the order of the group: first those of rank 0 in the order of ds_ranks_desc.devices, then
-   those of rank 1, and so on.
+/* A process group consists of ranks. A rank is a process (engine "mpi"), a thread of this process
+   (engine "local", for tests) or either (engine "nccl"), and has one or several devices. The
+   devices of all ranks are numbered in the order of the group: first those of rank 0 in the order
+   of ds_ranks_desc.devices, then those of rank 1, and so on.
 
    A collective spans the group if ds_comm_options.ranks is set. All ranks make the same calls in
    the same order, each for its own devices: entry i of a list is for device i of the rank, `count`
@@ -94,14 +94,16 @@ extern "C" {
    operations of one group start in the order of the calls, even if a later stream is ready first.
    Streams that must not wait for each other need a group each (ds_ranks_split).
 
-   Captures: "local" groups can be captured. A launch of the graph then starts the operation when it
-   gets there; the order of the group is the order of these arrivals. A call for the group while a
-   launch is pending would come before the operations of the launch, so the stream of the launch
-   must be synchronized first. Other engines return DS_ERR_CAPTURE_UNSUPPORTED.
+   Captures: groups of "local" and "nccl" can be captured. "local": a launch of the graph starts the
+   operation when it gets there; the order of the group is the order of these arrivals. A call for
+   the group while a launch is pending would come before the operations of the launch, so the
+   stream of the launch must be synchronized first. "nccl": a launch repeats the calls of NCCL. The
+   group does not count or compare them, and they have no time limit; a graph must not be launched
+   after the group has failed. "mpi": DS_ERR_CAPTURE_UNSUPPORTED.
 
    Failures: if an operation fails, exceeds its time limit or is aborted, its group has failed. All
    waiting operations of the group end within 100 ms, their streams report the cause, and later
-   calls for the group return it. Memory of an abandoned operation must not be used again: the
+   calls for the group return it. "nccl": on this rank only; the others reach their own time limit. Memory of an abandoned operation must not be used again: the
    engine may still write to it.
 
    Errors common to all calls with a group, beside those of the collective:
@@ -204,8 +206,8 @@ DSDEF DS_MUST_USE ds_result ds_ranks_split(ds_ranks ranks, int color, int key, d
 DSDEF DS_MUST_USE ds_result ds_ranks_shrink(ds_ranks ranks, const int *excluded, size_t count,
                                             ds_ranks *out);
 /** Ends all operations of the group on this rank with DS_ERR_ABORTED and the reason, which is
-    copied, and tells the other ranks, if the engine can. Callable from any thread, also while
-    others wait. A second abort has no effect. */
+    copied, and reports it to the other ranks, if the engine can. Callable from any thread, also
+    while others wait. A second abort has no effect. */
 DSDEF DS_MUST_USE ds_result ds_ranks_abort(ds_ranks ranks, const char *reason);
 /** Returns DS_OK, or the failure of the group with its cause in ds_error_get_last(). */
 DSDEF DS_MUST_USE ds_result ds_ranks_get_status(ds_ranks ranks);
@@ -412,19 +414,22 @@ DS__SEAM static void ds__os_host_name(char *out, size_t size) {
    ranks, and the operations that they pass to it (ds__net_op).
 
    Policy:
-   1. An engine knows ranks, not devices. Operations are on contiguous host memory, or on memory of
-      a CPU device. ranks/stage.h packs tensors, and copies memory of a GPU to pinned memory.
+   1. An engine knows ranks, not devices. Operations are on contiguous memory of the host or a CPU
+      device and, as far as `reaches` says, of a GPU. ranks/stage.h packs tensors, and copies those
+      that the engine does not reach.
    2. `start` and `test` never wait for another rank. An operation is complete if `test` returns
       DS_OK; its result is then in place, and its inputs may be overwritten.
    3. All ranks of a communicator start the same operations in the same order.
-   4. An engine that enqueues on streams of a GPU (NCCL) will have a function `enqueue` in place of
-      `start` and `test`.
+   4. An engine with `enqueue` enqueues operations on streams of a GPU in the call. Its `enqueue`
+      and `start` may wait for other ranks until their deadline, or until `stop`.
 
    Invariants: the memory of an operation and its tables stay valid until the operation is complete.
    After `abandon` they stay valid for good, since the engine may still use them.
    Locks: callers hold the group's lock, so the functions of one communicator never run at the same
    time; those of two communicators may. The functions take only locks of their own and call no
-   public function, except init, split and shrink, which run without the group's lock.
+   public function, except init, split and shrink, which run without the group's lock. Those of an
+   engine with `enqueue` are called without the group's lock and have a lock of their own; `stop`
+   and `hear` only try that lock.
    Threads: any. */
 
 typedef enum ds__net_kind {
@@ -471,7 +476,8 @@ typedef struct ds__net_op {
     ds__net_parts out_parts;
     const ds__net_transfer *transfers;
     size_t transfer_count;
-    int on_gpu; /* 1: in, out and the transfers may be memory of a GPU */
+    int on_gpu;        /* 1: in, out and the transfers may be memory of a GPU */
+    uint64_t deadline; /* of an operation between hosts, as ds__now_ns */
 } ds__net_op;
 
 /* Storage of a started operation for its engine. */
@@ -514,9 +520,9 @@ typedef struct ds__ranks_engine {
     void (*abandon)(void *comm, ds__net_request *request);
     /* NULL, or ends all operations that were enqueued: the group has failed. */
     void (*stop)(void *comm);
-    /* Tells the other ranks of a failure, as far as that is possible without waiting. */
+    /* Reports a failure to the other ranks, as far as that is possible without waiting. */
     void (*tell)(void *comm, ds_result code, const char *reason);
-    /* Returns the failure that another rank has told, with its reason and rank, or DS_OK. */
+    /* Returns the failure that another rank has reported, with its reason and rank, or DS_OK. */
     ds_result (*hear)(void *comm, char reason[DS__RANKS_REASON], int *out_rank);
     /* Destroys a communicator without pending operations; failed: some were abandoned. */
     void (*destroy)(void *comm, int failed);
@@ -729,6 +735,7 @@ struct ds__group {
     _Atomic int finalized;
     void *timeline;
     int counted;             /* 1: in `groups` of base/drive.h */
+    _Atomic int graphs;      /* captured calls of the engine that graphs have */
     uint64_t base;           /* number of the timeline at the creation */
     _Atomic uint64_t passed; /* the last number that has passed */
     ds__rop *head;           /* operations, in the order of the calls */
@@ -2160,23 +2167,37 @@ static void ds__ranks_thread_end(void) {
     atomic_store(&ds__ranks.quit, 0);
 }
 
+/* Lock a group for an operation between hosts. An engine that enqueues operations has a lock of its
+   own, and `start` may wait. */
+static void ds__net_lock(ds__group *g) {
+    if (!g->engine->enqueue)
+        ds__mutex_lock(&g->lock);
+}
+
+static void ds__net_unlock(ds__group *g) {
+    if (!g->engine->enqueue)
+        ds__mutex_unlock(&g->lock);
+}
+
 /* Runs an operation of the engine between hosts on this thread. */
 static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
                               const char *what) {
     ds__net_request request = { { NULL } };
+    ds__net_op timed = *net;
     uint64_t nap = 1000;
-    ds__mutex_lock(&g->lock);
-    ds_result r = g->engine->start(g->comm, net, &request);
-    ds__mutex_unlock(&g->lock);
+    timed.deadline = deadline;
+    ds__net_lock(g);
+    ds_result r = g->engine->start(g->comm, &timed, &request);
+    ds__net_unlock(g);
     if (r < 0)
         return r;
     for (;;) {
-        ds__mutex_lock(&g->lock);
+        ds__net_lock(g);
         r = g->engine->test(g->comm, &request);
         int late = r == DS_NOT_READY && ds__now_ns() > deadline;
         if (late)
             g->engine->abandon(g->comm, &request);
-        ds__mutex_unlock(&g->lock);
+        ds__net_unlock(g);
         if (late)
             return ds__fail(DS_ERR_TIMEOUT,
                             "%s: not all %d ranks of group \"%s\" have called within the time "
@@ -2311,8 +2332,12 @@ static void ds__group_free_list(ds__rtemp *list) {
 /* Frees the resources of a group. No operation of its list is used any more. */
 static void ds__group_clear(ds__group *g) {
     atomic_fetch_sub(&ds__drive.groups, g->counted);
-    if (g->comm)
+    if (g->comm && !atomic_load(&g->graphs))
         g->engine->destroy(g->comm, atomic_load(&g->failed));
+    else if (g->comm)
+        ds__log_warn("graphs still have operations of process group \"%s\", whose communicator is "
+                     "leaked; destroy the graphs before ds_shutdown",
+                     ds__group_name(g));
     if (g->timeline)
         g->driver->timeline_destroy(g->timeline);
     while (g->free_ops) {
@@ -2695,7 +2720,7 @@ typedef struct ds__rcapture {
     ds__group *group;          /* with a reference; NULL after ds_shutdown */
     ds__rcall call;
     ds__net_op net;
-    uint64_t *word; /* pinned */
+    uint64_t *word; /* pinned; NULL: the graph has calls of the engine */
     size_t table_bytes;
     _Alignas(16) char tables[];
 } ds__rcapture;
@@ -2845,7 +2870,7 @@ __attribute__((cold, noinline)) static void ds__rcapture_observe(const ds__rcapt
    ds_shutdown. */
 static void ds__rcapture_end(void *user) {
     ds__rcapture *c = user;
-    if (ds__observer_is_set())
+    if (c->word && ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_CAPTURE_END, .ptr = c, .word = c->word });
     ds__spinlock_lock(&ds__ranks.capture_lock);
     if (c->group) {
@@ -2853,8 +2878,11 @@ static void ds__rcapture_end(void *user) {
         while (*at != c)
             at = &(*at)->next;
         *at = c->next;
+        if (c->word)
+            ds__rword_give_back(c->word);
+        else
+            atomic_fetch_sub(&c->group->graphs, 1);
         ds__unref(&ds__ranks.table, c->group);
-        ds__rword_give_back(c->word);
     }
     ds__spinlock_unlock(&ds__ranks.capture_lock);
     ds__host_free(c);
@@ -2867,7 +2895,8 @@ static void ds__rcaptures_deinit(void) {
     for (ds__rcapture *c; (c = ds__ranks.captures) != NULL;) {
         ds__ranks.captures = c->next;
         c->group = NULL;
-        ds__rword_give_back(c->word);
+        if (c->word)
+            ds__rword_give_back(c->word);
     }
     ds__spinlock_unlock(&ds__ranks.capture_lock);
 }
@@ -2903,6 +2932,34 @@ static ds_result ds__capture_rop(ds_stream stream, ds__rop *op, size_t tables) {
     DS__KEEPING(r, (ds_stream_launch_host_func)(stream, ds__rcapture_run, c, ds__rcapture_end));
     if (r == DS_OK)
         DS__KEEPING(r, (ds_stream_wait_value64)(stream, word, 1, DS_VALUE_WAIT_EQ));
+    return r;
+}
+
+/* Captures an operation of an engine that enqueues its operations. The graph keeps the group, since
+   NCCL does not end a communicator that graphs use. */
+static ds_result ds__capture_native(ds_stream stream, ds__stream *s, ds__rop *op, size_t bytes) {
+    ds_capture_info info;
+    ds_result r;
+    ds__rcapture *c = NULL;
+    memset(&info, 0, sizeof info);
+    DS__KEEPING(r, (ds_capture_get_info)(stream, &info));
+    if (r == DS_OK && info.graph.id) { /* else another library captures */
+        c = ds__host_alloc(sizeof *c);
+        r = c ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a captured operation");
+    }
+    if (c) {
+        c->group = op->group;
+        ds__ref(c->group);
+        atomic_fetch_add(&c->group->graphs, 1);
+        ds__spinlock_lock(&ds__ranks.capture_lock);
+        c->next = ds__ranks.captures;
+        ds__ranks.captures = c;
+        ds__spinlock_unlock(&ds__ranks.capture_lock);
+        DS__KEEPING(r, (ds_graph_attach)(info.graph, c, ds__rcapture_end));
+    }
+    if (r == DS_OK)
+        return ds__rop_submit_native(op, s, bytes, 1);
+    ds__rop_give_back(op);
     return r;
 }
 
@@ -3026,8 +3083,8 @@ static ds_result ds__stage_stream(ds__stage *st, size_t i) {
    record. */
 static ds_result ds__stage_check_capture(ds__stage *st) {
     ds_capture_info info;
-    if (!atomic_load(&ds__g.capture_count))
-        return DS_OK;
+    if (!st->g->engine->enqueue && !atomic_load(&ds__g.capture_count))
+        return DS_OK; /* a capture of another library is refused by the driver */
     memset(&info, 0, sizeof info);
     ds_result r = st->lead->driver->capture_query(st->lead->native, &info);
     st->capturing = info.status == DS_CAPTURE_ACTIVE;
@@ -3354,7 +3411,7 @@ static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
         return r;
     }
     if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
-        return ds__rop_submit_native(op, st->lead, bytes, 1);
+        return ds__capture_native(st->stream[st->leading], st->lead, op, bytes);
     if (DS__UNLIKELY(st->capturing))
         return ds__capture_rop(st->stream[st->leading], op, op->used_bytes);
     st->enqueued = 1;
@@ -7349,7 +7406,7 @@ static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline,
     return r == DS_OK && path ? ds__nccl_id_write(path, out) : r;
 }
 
-/* All ranks have joined, or this one has failed. */
+/* Removes the file of rank 0: all ranks have joined, or this one has failed. */
 static void ds__nccl_id_done(const char *text, int rank) {
     const char *path = ds__nccl_id_path(ds__nccl_id_text(text));
     if (path && rank == 0)
@@ -7378,11 +7435,12 @@ typedef struct ds__nccl_link {
     ds__mutex lock;
     _Atomic int stopped; /* 1: the group has failed */
     int revoked;
-    ds_stream stream; /* of operations between hosts */
-    void *scratch;    /* memory of the device, of a barrier */
+    ds_stream stream;    /* of operations between hosts */
+    void *scratch;       /* memory of the device, of a barrier */
+    ds__nccl_comm child; /* a split or shrink; a thread of NCCL writes it at the end */
 } ds__nccl_link;
 
-/* Makes a result of NCCL's result. */
+/* Converts a result of NCCL. */
 static ds_result ds__nccl_check(ds__nccl_comm comm, ds__nccl_result code, const char *call) {
     if (DS__LIKELY(code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS))
         return DS_OK;
@@ -7392,12 +7450,12 @@ static ds_result ds__nccl_check(ds__nccl_comm comm, ds__nccl_result code, const 
                     last && *last ? ": " : "", last ? last : "");
 }
 
-/* Waits for the work that a call has left, if it has. stopped: NULL, or ends the wait if it becomes
+/* Waits until the communicator has no work in progress. stopped: NULL, or ends the wait when it is
    1. */
 static ds_result ds__nccl_wait(ds__nccl_comm comm, ds__nccl_result code, const char *call,
                                uint64_t deadline, const _Atomic int *stopped) {
     uint64_t nap = 1000;
-    while (code == DS__NCCL_IN_PROGRESS) {
+    for (int rounds = 0; code == DS__NCCL_IN_PROGRESS; rounds++) {
         ds__nccl_result asked = ds__nccl.CommGetAsyncError(comm, &code);
         if (asked != DS__NCCL_SUCCESS)
             code = asked;
@@ -7408,6 +7466,10 @@ static ds_result ds__nccl_wait(ds__nccl_comm comm, ds__nccl_result code, const c
         if (ds__now_ns() > deadline)
             return ds__fail(DS_ERR_TIMEOUT,
                             "nccl%s: not all ranks have called within the time limit", call);
+        if (rounds < 1000) { /* a thread of NCCL enqueues each operation */
+            ds__os_yield();
+            continue;
+        }
         ds__os_sleep(nap);
         nap = nap < 200000 ? nap + nap / 2 : nap;
     }
@@ -7479,7 +7541,7 @@ static void ds__nccl_unlock(ds__nccl_link *link) {
 static void ds__nccl_destroy(void *comm, int failed) {
     ds__nccl_link *link = comm;
     ds__library_scope scope;
-    uint64_t deadline = ds__now_ns() + 2000000000u;
+    uint64_t deadline = ds__now_ns() + DS__RANKS_TIMEOUT_S * 1000000000ull;
     ds_result r = DS_OK;
     if (link->scratch)
         DS__KEEPING(r, (ds_mem_free)(link->scratch));
@@ -7494,6 +7556,8 @@ static void ds__nccl_destroy(void *comm, int failed) {
         DS__KEEPING(r, ds__nccl_wait(link->comm, code, "CommFinalize", deadline, NULL));
         (void)(r == DS_OK ? ds__nccl.CommDestroy(link->comm) : ds__nccl.CommAbort(link->comm));
     }
+    if (link->child) /* of a split that was given up; the parent has ended its job */
+        (void)ds__nccl.CommAbort(link->child);
     ds__nccl_end(link->device, &scope);
     ds__mutex_destroy(&link->lock);
     ds__host_free(link);
@@ -7568,15 +7632,19 @@ static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds_
     return r < 0 ? r : ds__nccl_link_create(comm, rank, size, device, out);
 }
 
-/* Waits until NCCL has made a communicator of another one; `lock` is held. child NULL: this rank is
-   in none. */
-static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_comm child, ds__nccl_result code,
-                                 const char *call, uint64_t deadline, ds__net_comm *out) {
-    ds_result r = ds__nccl_wait(link->comm, code, call, deadline, NULL);
-    if (!child)
+/* Waits until NCCL has made link->child; `lock` is held. wanted 0: this rank is in no new
+   communicator. */
+static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_result code, const char *call,
+                                 uint64_t deadline, int wanted, ds__net_comm *out) {
+    const _Atomic int *stopped = link->revoked ? NULL : &link->stopped;
+    ds_result r = ds__nccl_wait(link->comm, code, call, deadline, stopped);
+    if (r < 0)
         return r;
-    if (r == DS_OK)
-        r = ds__nccl_wait(child, DS__NCCL_IN_PROGRESS, call, deadline, NULL);
+    ds__nccl_comm child = __atomic_exchange_n(&link->child, NULL, __ATOMIC_ACQUIRE);
+    if (!child)
+        return wanted ? ds__fail(DS_ERR_FAILED, "nccl%s: there is no new communicator", call)
+                      : DS_OK;
+    r = ds__nccl_wait(child, DS__NCCL_IN_PROGRESS, call, deadline, stopped);
     if (r == DS_OK)
         r = ds__nccl_check(child, ds__nccl.CommUserRank(child, &out->rank), "CommUserRank");
     if (r == DS_OK)
@@ -7601,15 +7669,14 @@ static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadlin
     ds__nccl_link *link = comm;
     ds__library_scope scope;
     ds__nccl_config config = ds__nccl_config_default();
-    ds__nccl_comm child = NULL;
     *out = (ds__net_comm){ NULL, 0, 0 };
     ds_result r = ds__nccl_lock(link);
     if (r < 0)
         return r;
     ds__nccl_begin(link->device, &scope);
-    ds__nccl_result code =
-        ds__nccl.CommSplit(link->comm, color < 0 ? DS__NCCL_NO_COLOR : color, key, &child, &config);
-    r = ds__nccl_derive(link, child, code, "CommSplit", deadline, out);
+    ds__nccl_result code = ds__nccl.CommSplit(link->comm, color < 0 ? DS__NCCL_NO_COLOR : color,
+                                              key, &link->child, &config);
+    r = ds__nccl_derive(link, code, "CommSplit", deadline, color >= 0, out);
     ds__nccl_end(link->device, &scope);
     ds__nccl_unlock(link);
     return ds__nccl_complete(link, r, out);
@@ -7619,7 +7686,6 @@ static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadlin
 static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int count,
                                       uint64_t deadline, ds__net_comm *out) {
     ds__nccl_config config = ds__nccl_config_default();
-    ds__nccl_comm child = NULL;
     ds_result r = DS_OK;
     int flags = atomic_load(&link->stopped) ? DS__NCCL_SHRINK_ABORT : 0;
     if (!link->comm)
@@ -7627,12 +7693,17 @@ static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int co
                         "the group has failed, and this NCCL (%d) cannot revoke a communicator; "
                         "2.29 or newer can",
                         ds__nccl_state.version);
-    if (link->revoked) /* it must come to rest first */
+    if (link->revoked) /* the revoke must be complete */
         r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
     if (r < 0)
         return r;
-    ds__nccl_result code = ds__nccl.CommShrink(link->comm, excluded, count, &child, &config, flags);
-    return ds__nccl_derive(link, child, code, "CommShrink", deadline, out);
+    if (!count) { /* NCCL does not shrink without a rank to exclude */
+        ds__nccl_result code = ds__nccl.CommSplit(link->comm, 0, link->rank, &link->child, &config);
+        return ds__nccl_derive(link, code, "CommSplit", deadline, 1, out);
+    }
+    ds__nccl_result code =
+        ds__nccl.CommShrink(link->comm, excluded, count, &link->child, &config, flags);
+    return ds__nccl_derive(link, code, "CommShrink", deadline, 1, out);
 }
 
 static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, uint64_t deadline,
@@ -7652,7 +7723,7 @@ static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, 
     ds__nccl_begin(link->device, &scope);
     ds_result r = ds__nccl_shrink_comm(link, list, (int)count, deadline, out);
     ds__nccl_end(link->device, &scope);
-    ds__mutex_unlock(&link->lock);
+    ds__nccl_unlock(link);
     ds__host_free(list);
     return ds__nccl_complete(link, r, out);
 }
@@ -7868,7 +7939,7 @@ static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native
             r = ds__nccl_check(link->comm, code, "GroupEnd");
     }
     if (r == DS_OK)
-        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, ds__net_names[op->kind], deadline,
+        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommGetAsyncError", deadline,
                           &link->stopped);
     ds__nccl_unlock(link);
     return r;
@@ -7887,7 +7958,7 @@ typedef struct ds__nccl_host_op {
 
 static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
     ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
-    return ds__nccl_enqueue(h->link, &h->net, native, UINT64_MAX);
+    return ds__nccl_enqueue(h->link, &h->net, native, h->net.deadline);
 }
 
 static void ds__nccl_host_free(ds__nccl_host_op *h) {
@@ -7962,6 +8033,8 @@ static ds_result ds__nccl_test(void *comm, ds__net_request *request) {
     DS__KEEPING(r, (ds_stream_query)(link->stream));
     if (r == DS_NOT_READY)
         return r;
+    if (r == DS_OK && atomic_load(&link->stopped)) /* the result was not written */
+        r = ds__fail(DS_ERR_ABORTED, "its group has failed");
     if (r == DS_OK)
         memcpy(h->out, h->pinned, h->bytes);
     ds__nccl_host_free(h);

@@ -12,10 +12,10 @@
 
 /* ---- process groups -------------------------------------------------------------------------- */
 
-/* A process group consists of ranks. A rank is a process (engine "mpi") or a thread of this process
-   (engine "local", for tests) and has one or several devices. The devices of all ranks are numbered
-   in the order of the group: first those of rank 0 in the order of ds_ranks_desc.devices, then
-   those of rank 1, and so on.
+/* A process group consists of ranks. A rank is a process (engine "mpi"), a thread of this process
+   (engine "local", for tests) or either (engine "nccl"), and has one or several devices. The
+   devices of all ranks are numbered in the order of the group: first those of rank 0 in the order
+   of ds_ranks_desc.devices, then those of rank 1, and so on.
 
    A collective spans the group if ds_comm_options.ranks is set. All ranks make the same calls in
    the same order, each for its own devices: entry i of a list is for device i of the rank, `count`
@@ -45,14 +45,16 @@
    operations of one group start in the order of the calls, even if a later stream is ready first.
    Streams that must not wait for each other need a group each (ds_ranks_split).
 
-   Captures: "local" groups can be captured. A launch of the graph then starts the operation when it
-   gets there; the order of the group is the order of these arrivals. A call for the group while a
-   launch is pending would come before the operations of the launch, so the stream of the launch
-   must be synchronized first. Other engines return DS_ERR_CAPTURE_UNSUPPORTED.
+   Captures: groups of "local" and "nccl" can be captured. "local": a launch of the graph starts the
+   operation when it gets there; the order of the group is the order of these arrivals. A call for
+   the group while a launch is pending would come before the operations of the launch, so the
+   stream of the launch must be synchronized first. "nccl": a launch repeats the calls of NCCL. The
+   group does not count or compare them, and they have no time limit; a graph must not be launched
+   after the group has failed. "mpi": DS_ERR_CAPTURE_UNSUPPORTED.
 
    Failures: if an operation fails, exceeds its time limit or is aborted, its group has failed. All
    waiting operations of the group end within 100 ms, their streams report the cause, and later
-   calls for the group return it. Memory of an abandoned operation must not be used again: the
+   calls for the group return it. "nccl": on this rank only; the others reach their own time limit. Memory of an abandoned operation must not be used again: the
    engine may still write to it.
 
    Errors common to all calls with a group, beside those of the collective:
@@ -155,8 +157,8 @@ DSDEF DS_MUST_USE ds_result ds_ranks_split(ds_ranks ranks, int color, int key, d
 DSDEF DS_MUST_USE ds_result ds_ranks_shrink(ds_ranks ranks, const int *excluded, size_t count,
                                             ds_ranks *out);
 /** Ends all operations of the group on this rank with DS_ERR_ABORTED and the reason, which is
-    copied, and tells the other ranks, if the engine can. Callable from any thread, also while
-    others wait. A second abort has no effect. */
+    copied, and reports it to the other ranks, if the engine can. Callable from any thread, also
+    while others wait. A second abort has no effect. */
 DSDEF DS_MUST_USE ds_result ds_ranks_abort(ds_ranks ranks, const char *reason);
 /** Returns DS_OK, or the failure of the group with its cause in ds_error_get_last(). */
 DSDEF DS_MUST_USE ds_result ds_ranks_get_status(ds_ranks ranks);

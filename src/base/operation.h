@@ -90,7 +90,7 @@ typedef struct ds__remote {
        and calls no driver but timeline_pass. */
     int (*begin_fn)(struct ds__remote *remote, int how);
     /* NULL, or runs in submit in place of begin_fn: enqueues the work on the native stream, whose
-       device is current. The stream passes the timeline behind the work */
+       device is current. The stream passes the timeline's number `upto` behind the work */
     ds_result (*enqueue_fn)(struct ds__remote *remote, void *native);
     _Atomic int taken; /* 1: the driver has called begin_fn or will call it, even if submit fails */
     _Atomic int ran;   /* of the CUDA driver: 1: the stream has reached it */

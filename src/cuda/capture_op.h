@@ -375,6 +375,7 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
     ds__cuda_look now;
     ds__capture *c = NULL;
     int handled = 1;
+    int library = 0;
     ds__cuda_lock();
     *out = ds__cuda_find_capture(scope, s, &now, &c);
     if (*out == DS_OK) {
@@ -382,12 +383,16 @@ static int ds__cuda_try_captured(ds__cuda_scope *scope, ds__cuda_stream *s, cons
         int none = now.status == cudaStreamCaptureStatusNone;
         if (DS__UNLIKELY(ds__op_changed(op, active ? c->id : 0)) && (active || none))
             *out = DS__CHANGED;
+        else if (active && op->kind == DS__OP_REMOTE)
+            library = 1; /* it may wait for other processes, so the lock is not held */
         else if (active)
             *out = ds__cuda_put_captured(scope, s, c, op);
         else
             handled = 0;
     }
     ds__cuda_unlock();
+    if (library)
+        *out = ds__cuda_put(s, op);
     return handled;
 }
 

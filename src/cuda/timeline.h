@@ -121,15 +121,21 @@ static void ds__cuda_remote_end(void *user) {
                            atomic_load(&remote->ran) ? DS__REMOTE_ARRIVED : DS__REMOTE_FAILED);
 }
 
-/* Enqueues an operation on the number of a timeline. */
-static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op,
-                                          ds_value_kind kind) {
-    ds_value_op value = {
-        .address = op->u.remote.timeline, .value = op->u.remote.upto, .kind = kind, .size = 8
+/* Enqueues a wait for the number of a timeline or, with `passes`, the passing of it, behind that of
+   the number before: the streams of a timeline have no other order. */
+static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op, int passes) {
+    void *timeline = op->u.remote.timeline;
+    uint64_t number = op->u.remote.upto;
+    ds_value_op list[2] = {
+        { .address = timeline,
+          .value = number - (passes != 0),
+          .kind = DS_VALUE_WAIT_GEQ,
+          .size = 8 },
+        { .address = timeline, .value = number, .kind = DS_VALUE_WRITE, .size = 8 }
     };
     ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
-    values.u.values.list = &value;
-    values.u.values.count = 1;
+    values.u.values.list = list;
+    values.u.values.count = passes ? 2 : 1;
     return ds__cuda_values(s, &values);
 }
 
@@ -141,7 +147,7 @@ static ds_result ds__cuda_submit_library(const ds__cuda_stream *s, const ds__op 
         return r;
     r = op->u.remote.begin->enqueue_fn(op->u.remote.begin, s->handle);
     ds__cuda_scope_end(&scope);
-    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, DS_VALUE_WRITE);
+    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, 1);
 }
 
 /* Enqueues work of another library, and the wait for it. */
@@ -162,7 +168,7 @@ static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *
     }
     if (r < 0 || !op->u.remote.timeline)
         return r;
-    return ds__cuda_timeline_submit(s, op, DS_VALUE_WAIT_GEQ);
+    return ds__cuda_timeline_submit(s, op, 0);
 }
 
 #endif

@@ -25,7 +25,7 @@ typedef struct ds__rcapture {
     ds__group *group;          /* with a reference; NULL after ds_shutdown */
     ds__rcall call;
     ds__net_op net;
-    uint64_t *word; /* pinned */
+    uint64_t *word; /* pinned; NULL: the graph has calls of the engine */
     size_t table_bytes;
     _Alignas(16) char tables[];
 } ds__rcapture;
@@ -175,7 +175,7 @@ __attribute__((cold, noinline)) static void ds__rcapture_observe(const ds__rcapt
    ds_shutdown. */
 static void ds__rcapture_end(void *user) {
     ds__rcapture *c = user;
-    if (ds__observer_is_set())
+    if (c->word && ds__observer_is_set())
         ds__observer_notify(&(ds__seen){ .kind = DS__SEEN_CAPTURE_END, .ptr = c, .word = c->word });
     ds__spinlock_lock(&ds__ranks.capture_lock);
     if (c->group) {
@@ -183,8 +183,11 @@ static void ds__rcapture_end(void *user) {
         while (*at != c)
             at = &(*at)->next;
         *at = c->next;
+        if (c->word)
+            ds__rword_give_back(c->word);
+        else
+            atomic_fetch_sub(&c->group->graphs, 1);
         ds__unref(&ds__ranks.table, c->group);
-        ds__rword_give_back(c->word);
     }
     ds__spinlock_unlock(&ds__ranks.capture_lock);
     ds__host_free(c);
@@ -197,7 +200,8 @@ static void ds__rcaptures_deinit(void) {
     for (ds__rcapture *c; (c = ds__ranks.captures) != NULL;) {
         ds__ranks.captures = c->next;
         c->group = NULL;
-        ds__rword_give_back(c->word);
+        if (c->word)
+            ds__rword_give_back(c->word);
     }
     ds__spinlock_unlock(&ds__ranks.capture_lock);
 }
@@ -233,6 +237,34 @@ static ds_result ds__capture_rop(ds_stream stream, ds__rop *op, size_t tables) {
     DS__KEEPING(r, (ds_stream_launch_host_func)(stream, ds__rcapture_run, c, ds__rcapture_end));
     if (r == DS_OK)
         DS__KEEPING(r, (ds_stream_wait_value64)(stream, word, 1, DS_VALUE_WAIT_EQ));
+    return r;
+}
+
+/* Captures an operation of an engine that enqueues its operations. The graph keeps the group, since
+   NCCL does not end a communicator that graphs use. */
+static ds_result ds__capture_native(ds_stream stream, ds__stream *s, ds__rop *op, size_t bytes) {
+    ds_capture_info info;
+    ds_result r;
+    ds__rcapture *c = NULL;
+    memset(&info, 0, sizeof info);
+    DS__KEEPING(r, (ds_capture_get_info)(stream, &info));
+    if (r == DS_OK && info.graph.id) { /* else another library captures */
+        c = ds__host_alloc(sizeof *c);
+        r = c ? DS_OK : ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a captured operation");
+    }
+    if (c) {
+        c->group = op->group;
+        ds__ref(c->group);
+        atomic_fetch_add(&c->group->graphs, 1);
+        ds__spinlock_lock(&ds__ranks.capture_lock);
+        c->next = ds__ranks.captures;
+        ds__ranks.captures = c;
+        ds__spinlock_unlock(&ds__ranks.capture_lock);
+        DS__KEEPING(r, (ds_graph_attach)(info.graph, c, ds__rcapture_end));
+    }
+    if (r == DS_OK)
+        return ds__rop_submit_native(op, s, bytes, 1);
+    ds__rop_give_back(op);
     return r;
 }
 

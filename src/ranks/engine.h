@@ -4,19 +4,22 @@
    ranks, and the operations that they pass to it (ds__net_op).
 
    Policy:
-   1. An engine knows ranks, not devices. Operations are on contiguous host memory, or on memory of
-      a CPU device. ranks/stage.h packs tensors, and copies memory of a GPU to pinned memory.
+   1. An engine knows ranks, not devices. Operations are on contiguous memory of the host or a CPU
+      device and, as far as `reaches` says, of a GPU. ranks/stage.h packs tensors, and copies those
+      that the engine does not reach.
    2. `start` and `test` never wait for another rank. An operation is complete if `test` returns
       DS_OK; its result is then in place, and its inputs may be overwritten.
    3. All ranks of a communicator start the same operations in the same order.
-   4. An engine that enqueues on streams of a GPU (NCCL) will have a function `enqueue` in place of
-      `start` and `test`.
+   4. An engine with `enqueue` enqueues operations on streams of a GPU in the call. Its `enqueue`
+      and `start` may wait for other ranks until their deadline, or until `stop`.
 
    Invariants: the memory of an operation and its tables stay valid until the operation is complete.
    After `abandon` they stay valid for good, since the engine may still use them.
    Locks: callers hold the group's lock, so the functions of one communicator never run at the same
    time; those of two communicators may. The functions take only locks of their own and call no
-   public function, except init, split and shrink, which run without the group's lock.
+   public function, except init, split and shrink, which run without the group's lock. Those of an
+   engine with `enqueue` are called without the group's lock and have a lock of their own; `stop`
+   and `hear` only try that lock.
    Threads: any. */
 #ifndef DS__RANKS_ENGINE_H
 #define DS__RANKS_ENGINE_H
@@ -67,7 +70,8 @@ typedef struct ds__net_op {
     ds__net_parts out_parts;
     const ds__net_transfer *transfers;
     size_t transfer_count;
-    int on_gpu; /* 1: in, out and the transfers may be memory of a GPU */
+    int on_gpu;        /* 1: in, out and the transfers may be memory of a GPU */
+    uint64_t deadline; /* of an operation between hosts, as ds__now_ns */
 } ds__net_op;
 
 /* Storage of a started operation for its engine. */
@@ -110,9 +114,9 @@ typedef struct ds__ranks_engine {
     void (*abandon)(void *comm, ds__net_request *request);
     /* NULL, or ends all operations that were enqueued: the group has failed. */
     void (*stop)(void *comm);
-    /* Tells the other ranks of a failure, as far as that is possible without waiting. */
+    /* Reports a failure to the other ranks, as far as that is possible without waiting. */
     void (*tell)(void *comm, ds_result code, const char *reason);
-    /* Returns the failure that another rank has told, with its reason and rank, or DS_OK. */
+    /* Returns the failure that another rank has reported, with its reason and rank, or DS_OK. */
     ds_result (*hear)(void *comm, char reason[DS__RANKS_REASON], int *out_rank);
     /* Destroys a communicator without pending operations; failed: some were abandoned. */
     void (*destroy)(void *comm, int failed);

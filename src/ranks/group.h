@@ -116,8 +116,12 @@ static void ds__group_free_list(ds__rtemp *list) {
 /* Frees the resources of a group. No operation of its list is used any more. */
 static void ds__group_clear(ds__group *g) {
     atomic_fetch_sub(&ds__drive.groups, g->counted);
-    if (g->comm)
+    if (g->comm && !atomic_load(&g->graphs))
         g->engine->destroy(g->comm, atomic_load(&g->failed));
+    else if (g->comm)
+        ds__log_warn("graphs still have operations of process group \"%s\", whose communicator is "
+                     "leaked; destroy the graphs before ds_shutdown",
+                     ds__group_name(g));
     if (g->timeline)
         g->driver->timeline_destroy(g->timeline);
     while (g->free_ops) {

@@ -26,11 +26,12 @@ typedef struct ds__nccl_link {
     ds__mutex lock;
     _Atomic int stopped; /* 1: the group has failed */
     int revoked;
-    ds_stream stream; /* of operations between hosts */
-    void *scratch;    /* memory of the device, of a barrier */
+    ds_stream stream;    /* of operations between hosts */
+    void *scratch;       /* memory of the device, of a barrier */
+    ds__nccl_comm child; /* a split or shrink; a thread of NCCL writes it at the end */
 } ds__nccl_link;
 
-/* Makes a result of NCCL's result. */
+/* Converts a result of NCCL. */
 static ds_result ds__nccl_check(ds__nccl_comm comm, ds__nccl_result code, const char *call) {
     if (DS__LIKELY(code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS))
         return DS_OK;
@@ -40,12 +41,12 @@ static ds_result ds__nccl_check(ds__nccl_comm comm, ds__nccl_result code, const 
                     last && *last ? ": " : "", last ? last : "");
 }
 
-/* Waits for the work that a call has left, if it has. stopped: NULL, or ends the wait if it becomes
+/* Waits until the communicator has no work in progress. stopped: NULL, or ends the wait when it is
    1. */
 static ds_result ds__nccl_wait(ds__nccl_comm comm, ds__nccl_result code, const char *call,
                                uint64_t deadline, const _Atomic int *stopped) {
     uint64_t nap = 1000;
-    while (code == DS__NCCL_IN_PROGRESS) {
+    for (int rounds = 0; code == DS__NCCL_IN_PROGRESS; rounds++) {
         ds__nccl_result asked = ds__nccl.CommGetAsyncError(comm, &code);
         if (asked != DS__NCCL_SUCCESS)
             code = asked;
@@ -56,6 +57,10 @@ static ds_result ds__nccl_wait(ds__nccl_comm comm, ds__nccl_result code, const c
         if (ds__now_ns() > deadline)
             return ds__fail(DS_ERR_TIMEOUT,
                             "nccl%s: not all ranks have called within the time limit", call);
+        if (rounds < 1000) { /* a thread of NCCL enqueues each operation */
+            ds__os_yield();
+            continue;
+        }
         ds__os_sleep(nap);
         nap = nap < 200000 ? nap + nap / 2 : nap;
     }
@@ -127,7 +132,7 @@ static void ds__nccl_unlock(ds__nccl_link *link) {
 static void ds__nccl_destroy(void *comm, int failed) {
     ds__nccl_link *link = comm;
     ds__library_scope scope;
-    uint64_t deadline = ds__now_ns() + 2000000000u;
+    uint64_t deadline = ds__now_ns() + DS__RANKS_TIMEOUT_S * 1000000000ull;
     ds_result r = DS_OK;
     if (link->scratch)
         DS__KEEPING(r, (ds_mem_free)(link->scratch));
@@ -142,6 +147,8 @@ static void ds__nccl_destroy(void *comm, int failed) {
         DS__KEEPING(r, ds__nccl_wait(link->comm, code, "CommFinalize", deadline, NULL));
         (void)(r == DS_OK ? ds__nccl.CommDestroy(link->comm) : ds__nccl.CommAbort(link->comm));
     }
+    if (link->child) /* of a split that was given up; the parent has ended its job */
+        (void)ds__nccl.CommAbort(link->child);
     ds__nccl_end(link->device, &scope);
     ds__mutex_destroy(&link->lock);
     ds__host_free(link);
@@ -216,15 +223,19 @@ static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds_
     return r < 0 ? r : ds__nccl_link_create(comm, rank, size, device, out);
 }
 
-/* Waits until NCCL has made a communicator of another one; `lock` is held. child NULL: this rank is
-   in none. */
-static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_comm child, ds__nccl_result code,
-                                 const char *call, uint64_t deadline, ds__net_comm *out) {
-    ds_result r = ds__nccl_wait(link->comm, code, call, deadline, NULL);
-    if (!child)
+/* Waits until NCCL has made link->child; `lock` is held. wanted 0: this rank is in no new
+   communicator. */
+static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_result code, const char *call,
+                                 uint64_t deadline, int wanted, ds__net_comm *out) {
+    const _Atomic int *stopped = link->revoked ? NULL : &link->stopped;
+    ds_result r = ds__nccl_wait(link->comm, code, call, deadline, stopped);
+    if (r < 0)
         return r;
-    if (r == DS_OK)
-        r = ds__nccl_wait(child, DS__NCCL_IN_PROGRESS, call, deadline, NULL);
+    ds__nccl_comm child = __atomic_exchange_n(&link->child, NULL, __ATOMIC_ACQUIRE);
+    if (!child)
+        return wanted ? ds__fail(DS_ERR_FAILED, "nccl%s: there is no new communicator", call)
+                      : DS_OK;
+    r = ds__nccl_wait(child, DS__NCCL_IN_PROGRESS, call, deadline, stopped);
     if (r == DS_OK)
         r = ds__nccl_check(child, ds__nccl.CommUserRank(child, &out->rank), "CommUserRank");
     if (r == DS_OK)
@@ -249,15 +260,14 @@ static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadlin
     ds__nccl_link *link = comm;
     ds__library_scope scope;
     ds__nccl_config config = ds__nccl_config_default();
-    ds__nccl_comm child = NULL;
     *out = (ds__net_comm){ NULL, 0, 0 };
     ds_result r = ds__nccl_lock(link);
     if (r < 0)
         return r;
     ds__nccl_begin(link->device, &scope);
-    ds__nccl_result code =
-        ds__nccl.CommSplit(link->comm, color < 0 ? DS__NCCL_NO_COLOR : color, key, &child, &config);
-    r = ds__nccl_derive(link, child, code, "CommSplit", deadline, out);
+    ds__nccl_result code = ds__nccl.CommSplit(link->comm, color < 0 ? DS__NCCL_NO_COLOR : color,
+                                              key, &link->child, &config);
+    r = ds__nccl_derive(link, code, "CommSplit", deadline, color >= 0, out);
     ds__nccl_end(link->device, &scope);
     ds__nccl_unlock(link);
     return ds__nccl_complete(link, r, out);
@@ -267,7 +277,6 @@ static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadlin
 static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int count,
                                       uint64_t deadline, ds__net_comm *out) {
     ds__nccl_config config = ds__nccl_config_default();
-    ds__nccl_comm child = NULL;
     ds_result r = DS_OK;
     int flags = atomic_load(&link->stopped) ? DS__NCCL_SHRINK_ABORT : 0;
     if (!link->comm)
@@ -275,12 +284,17 @@ static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int co
                         "the group has failed, and this NCCL (%d) cannot revoke a communicator; "
                         "2.29 or newer can",
                         ds__nccl_state.version);
-    if (link->revoked) /* it must come to rest first */
+    if (link->revoked) /* the revoke must be complete */
         r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
     if (r < 0)
         return r;
-    ds__nccl_result code = ds__nccl.CommShrink(link->comm, excluded, count, &child, &config, flags);
-    return ds__nccl_derive(link, child, code, "CommShrink", deadline, out);
+    if (!count) { /* NCCL does not shrink without a rank to exclude */
+        ds__nccl_result code = ds__nccl.CommSplit(link->comm, 0, link->rank, &link->child, &config);
+        return ds__nccl_derive(link, code, "CommSplit", deadline, 1, out);
+    }
+    ds__nccl_result code =
+        ds__nccl.CommShrink(link->comm, excluded, count, &link->child, &config, flags);
+    return ds__nccl_derive(link, code, "CommShrink", deadline, 1, out);
 }
 
 static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, uint64_t deadline,
@@ -300,7 +314,7 @@ static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, 
     ds__nccl_begin(link->device, &scope);
     ds_result r = ds__nccl_shrink_comm(link, list, (int)count, deadline, out);
     ds__nccl_end(link->device, &scope);
-    ds__mutex_unlock(&link->lock);
+    ds__nccl_unlock(link);
     ds__host_free(list);
     return ds__nccl_complete(link, r, out);
 }

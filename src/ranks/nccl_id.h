@@ -125,7 +125,7 @@ static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline,
     return r == DS_OK && path ? ds__nccl_id_write(path, out) : r;
 }
 
-/* All ranks have joined, or this one has failed. */
+/* Removes the file of rank 0: all ranks have joined, or this one has failed. */
 static void ds__nccl_id_done(const char *text, int rank) {
     const char *path = ds__nccl_id_path(ds__nccl_id_text(text));
     if (path && rank == 0)

@@ -214,7 +214,7 @@ static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native
             r = ds__nccl_check(link->comm, code, "GroupEnd");
     }
     if (r == DS_OK)
-        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, ds__net_names[op->kind], deadline,
+        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommGetAsyncError", deadline,
                           &link->stopped);
     ds__nccl_unlock(link);
     return r;
@@ -233,7 +233,7 @@ typedef struct ds__nccl_host_op {
 
 static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
     ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
-    return ds__nccl_enqueue(h->link, &h->net, native, UINT64_MAX);
+    return ds__nccl_enqueue(h->link, &h->net, native, h->net.deadline);
 }
 
 static void ds__nccl_host_free(ds__nccl_host_op *h) {
@@ -308,6 +308,8 @@ static ds_result ds__nccl_test(void *comm, ds__net_request *request) {
     DS__KEEPING(r, (ds_stream_query)(link->stream));
     if (r == DS_NOT_READY)
         return r;
+    if (r == DS_OK && atomic_load(&link->stopped)) /* the result was not written */
+        r = ds__fail(DS_ERR_ABORTED, "its group has failed");
     if (r == DS_OK)
         memcpy(h->out, h->pinned, h->bytes);
     ds__nccl_host_free(h);

@@ -435,23 +435,37 @@ static void ds__ranks_thread_end(void) {
     atomic_store(&ds__ranks.quit, 0);
 }
 
+/* Lock a group for an operation between hosts. An engine that enqueues operations has a lock of its
+   own, and `start` may wait. */
+static void ds__net_lock(ds__group *g) {
+    if (!g->engine->enqueue)
+        ds__mutex_lock(&g->lock);
+}
+
+static void ds__net_unlock(ds__group *g) {
+    if (!g->engine->enqueue)
+        ds__mutex_unlock(&g->lock);
+}
+
 /* Runs an operation of the engine between hosts on this thread. */
 static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t deadline,
                               const char *what) {
     ds__net_request request = { { NULL } };
+    ds__net_op timed = *net;
     uint64_t nap = 1000;
-    ds__mutex_lock(&g->lock);
-    ds_result r = g->engine->start(g->comm, net, &request);
-    ds__mutex_unlock(&g->lock);
+    timed.deadline = deadline;
+    ds__net_lock(g);
+    ds_result r = g->engine->start(g->comm, &timed, &request);
+    ds__net_unlock(g);
     if (r < 0)
         return r;
     for (;;) {
-        ds__mutex_lock(&g->lock);
+        ds__net_lock(g);
         r = g->engine->test(g->comm, &request);
         int late = r == DS_NOT_READY && ds__now_ns() > deadline;
         if (late)
             g->engine->abandon(g->comm, &request);
-        ds__mutex_unlock(&g->lock);
+        ds__net_unlock(g);
         if (late)
             return ds__fail(DS_ERR_TIMEOUT,
                             "%s: not all %d ranks of group \"%s\" have called within the time "

@@ -126,8 +126,8 @@ static ds_result ds__stage_stream(ds__stage *st, size_t i) {
    record. */
 static ds_result ds__stage_check_capture(ds__stage *st) {
     ds_capture_info info;
-    if (!atomic_load(&ds__g.capture_count))
-        return DS_OK;
+    if (!st->g->engine->enqueue && !atomic_load(&ds__g.capture_count))
+        return DS_OK; /* a capture of another library is refused by the driver */
     memset(&info, 0, sizeof info);
     ds_result r = st->lead->driver->capture_query(st->lead->native, &info);
     st->capturing = info.status == DS_CAPTURE_ACTIVE;
@@ -454,7 +454,7 @@ static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
         return r;
     }
     if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
-        return ds__rop_submit_native(op, st->lead, bytes, 1);
+        return ds__capture_native(st->stream[st->leading], st->lead, op, bytes);
     if (DS__UNLIKELY(st->capturing))
         return ds__capture_rop(st->stream[st->leading], op, op->used_bytes);
     st->enqueued = 1;

@@ -147,6 +147,7 @@ struct ds__group {
     _Atomic int finalized;
     void *timeline;
     int counted;             /* 1: in `groups` of base/drive.h */
+    _Atomic int graphs;      /* captured calls of the engine that graphs have */
     uint64_t base;           /* number of the timeline at the creation */
     _Atomic uint64_t passed; /* the last number that has passed */
     ds__rop *head;           /* operations, in the order of the calls */

@@ -227,6 +227,29 @@ static void test_comparison_accepts_equal_calls(void **state) {
     run(same_counts, 5000 * MS, DS_RANKS_COMPARE);
 }
 
+/* Adds ones on a stream of its own: that of the rank may have failed. */
+static void expect_sum(rank *me, ds_ranks group, int32_t wanted) {
+    int32_t sum[COUNT] = { 0 };
+    int64_t count = COUNT;
+    ds_stream_desc desc = { .device = me->device };
+    ds_tensor *t = NULL;
+    ds_stream s;
+    OK(ds_stream_create(&desc, &s));
+    OK(ds_tensor_alloc(ds_int32(), 1, &count, s, &t));
+    OK(ds_fill(t->data, 1, 4, COUNT, s));
+    const ds_tensor *one = t;
+    ds_comm_options o = {
+        .streams = &s, .stream_count = 1, .ranks = group, .flags = DS_COMM_ANY_ORDER
+    };
+    OK(ds_comm_all_reduce(&one, &one, 1, DS_REDUCE_SUM, &o));
+    OK(ds_copy(sum, t->data, sizeof sum, s));
+    OK(ds_stream_synchronize(s));
+    if (sum[0] != wanted || sum[COUNT - 1] != wanted)
+        EXPECT(DS_ERR_FAILED, DS_OK, "wrong sum");
+    OK(ds_tensor_free(t));
+    OK(ds_stream_destroy(s));
+}
+
 /* Rank 1 is gone; the others fail and go on without it. */
 static void shrinking(rank *me) {
     int gone = 1;
@@ -236,9 +259,87 @@ static void shrinking(rank *me) {
     OK(reduce(me));
     EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete");
     OK(ds_ranks_shrink(me->world, &gone, 1, &fewer));
-    OK(all_reduce(me, fewer, COUNT));
-    EXPECT(ds_ranks_get_status(fewer), DS_OK, "");
+    expect_sum(me, fewer, 2);
     OK(ds_ranks_finalize(fewer));
+}
+
+/* All ranks are there, but the group has failed: it shrinks to all of them. */
+static void shrinking_to_all(rank *me) {
+    ds_ranks again;
+    OK(ds_ranks_abort(me->world, "the test wants it"));
+    pthread_barrier_wait(&all);
+    OK(ds_ranks_shrink(me->world, NULL, 0, &again));
+    expect_sum(me, again, RANKS);
+    OK(ds_ranks_finalize(again));
+}
+
+static void test_shrink_to_all_ranks_after_an_abort(void **state) {
+    (void)state;
+    run(shrinking_to_all, 5000 * MS, 0);
+}
+
+/* The graph is destroyed after the group. */
+static void capturing(rank *me) {
+    ds_ranks other;
+    ds_graph graph;
+    ds_graph_exec exec;
+    OK(ds_ranks_split(me->world, 0, me->rank, &other));
+    OK(ds_capture_begin(me->stream, DS_CAPTURE_THREAD_LOCAL));
+    OK(all_reduce(me, other, COUNT));
+    OK(ds_capture_end(me->stream, &graph));
+    OK(ds_graph_instantiate(graph, NULL, &exec));
+    OK(ds_graph_launch(exec, me->stream));
+    OK(ds_stream_synchronize(me->stream));
+    OK(ds_ranks_finalize(other));
+    OK(ds_graph_exec_destroy(exec));
+    OK(ds_graph_destroy(graph));
+}
+
+static void test_group_lives_as_long_as_its_graphs(void **state) {
+    (void)state;
+    run(capturing, 5000 * MS, 0);
+}
+
+static void gate_wait(void *open) {
+    while (!atomic_load((_Atomic int *)open))
+        usleep(1000);
+}
+
+/* NCCL does not order the streams of a single rank. */
+static void test_operations_of_two_streams_pass_in_order(void **state) {
+    (void)state;
+    rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
+    ds_stream second;
+    ds_ranks_info info;
+    static _Atomic int open;
+    atomic_store(&failures, 0);
+    alarm(30);
+    rank_begin(me);
+    OK(ds_stream_create(&(ds_stream_desc){ .device = me->device }, &second));
+    OK(ds_ranks_id_create("nccl", id, sizeof id));
+    ds_ranks_desc desc = {
+        .engine = "nccl", .size = 1, .id = id, .devices = &me->device, .device_count = 1
+    };
+    OK(ds_ranks_init(&desc, &me->world));
+    ds_stream first = me->stream;
+    OK(ds_stream_launch_host_func(first, gate_wait, (void *)&open, NULL));
+    OK(reduce(me));
+    me->stream = second;
+    OK(reduce(me));
+    usleep(50000);
+    OK(ds_ranks_get_info(me->world, &info));
+    assert_int_equal(info.pending, 2);
+    atomic_store(&open, 1);
+    OK(ds_stream_synchronize(first));
+    OK(ds_stream_synchronize(second));
+    OK(ds_ranks_get_info(me->world, &info));
+    assert_int_equal(info.pending, 0);
+    OK(ds_ranks_finalize(me->world));
+    OK(ds_stream_destroy(first));
+    rank_end(me);
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
 }
 
 static void test_shrink_after_a_rank_is_gone(void **state) {
@@ -399,6 +500,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_comparison_names_both_calls),
         cmocka_unit_test(test_comparison_accepts_equal_calls),
         cmocka_unit_test(test_shrink_after_a_rank_is_gone),
+        cmocka_unit_test(test_shrink_to_all_ranks_after_an_abort),
+        cmocka_unit_test(test_group_lives_as_long_as_its_graphs),
+        cmocka_unit_test(test_operations_of_two_streams_pass_in_order),
         cmocka_unit_test(test_ranks_meet_by_a_file),
         cmocka_unit_test(test_wrong_descriptions),
         cmocka_unit_test(test_each_call_may_fail),

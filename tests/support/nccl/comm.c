@@ -371,8 +371,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t *out, int count, const int *devices) {
 
 /* ---- the end ---- */
 
-/* Waits for the operations of this rank only: NVIDIA's examples finalize the communicators of several
-   devices one after the other on one thread. */
+/* Waits for the operations of this rank only: NVIDIA's examples finalize the communicators of
+   several devices one after the other on one thread. */
 static ncclResult_t run_finalize(sn_job *job) {
     sn_comm *comm = job->parent;
     if (!sn_control(comm, nothing, NULL))

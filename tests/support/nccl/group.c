@@ -414,13 +414,19 @@ static void job_users(const sn_job *job, int change) {
 /* What a failed call of a communicator that blocks leaves behind is nothing. */
 static void finish_job(sn_job *job) {
     sn_comm *comm = job->comm;
+    int is_child = comm && job->parent; /* the program has no handle of it before the end */
     if (job->result && comm) {
         atomic_store(&comm->async, (int)job->result);
-        sn_comm_end(comm, comm->blocking ? SN_OVER : SN_FAILED);
+        sn_comm_end(comm, comm->blocking || is_child ? SN_OVER : SN_FAILED);
     }
-    if (job->result && !comm && job->parent && !job->parent->blocking)
+    if (job->result && (!comm || is_child) && job->parent && !job->parent->blocking)
         sn_comm_set_async(job->parent, job->result);
-    job_users(job, -1);
+    if (!job->result && is_child)
+        __atomic_store_n(job->out, comm, __ATOMIC_RELEASE);
+    if (!job->result || !is_child)
+        job_users(job, -1);
+    else
+        change_jobs(job->parent, -1);
 }
 
 static void *run_job(void *of) {

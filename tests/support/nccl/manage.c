@@ -48,8 +48,8 @@ static ncclResult_t make_job(const char *call, sn_comm *parent, const ncclConfig
     *job = sn_allocate(sizeof **job);
     (*job)->parent = parent;
     (*job)->comm = sn_comm_create(-1, 0, parent->device, blocking);
-    (*job)->out = out;
-    *out = (*job)->comm;
+    (*job)->out = out; /* gets the communicator at the end of the job */
+    *out = NULL;
     return ncclSuccess;
 }
 
