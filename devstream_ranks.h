@@ -103,8 +103,8 @@ extern "C" {
 
    Failures: if an operation fails, exceeds its time limit or is aborted, its group has failed. All
    waiting operations of the group end within 100 ms, their streams report the cause, and later
-   calls for the group return it. "nccl": on this rank only; the others reach their own time limit. Memory of an abandoned operation must not be used again: the
-   engine may still write to it.
+   calls for the group return it. "nccl": on this rank only; the others reach their own time limit.
+   Memory of an abandoned operation must not be used again: the engine may still write to it.
 
    Errors common to all calls with a group, beside those of the collective:
        DS_ERR_INVALID_HANDLE   the group was never created, or was finalized

@@ -157,10 +157,11 @@ static void input_written_on_another_stream(side *s) {
 static void input_of_a_broadcast(side *s) {
     flat *in = DEVICE(s, s->in);
     flat *out = DEVICE(s, s->out);
-    FIRST(
-        ds_copy(s->correct ? s->scratch : s->in, s->correct ? s->in : s->scratch, BYTES, s->other));
-    SECOND(
-        ds_comm_broadcast_into(s->rank ? NULL : &in->t, out->list, 1, ON(s, s->stream, s->group)));
+    const ds_tensor *root = s->rank ? NULL : &in->t;
+    void *to = s->correct ? s->scratch : s->in;
+    void *from = s->correct ? s->in : s->scratch;
+    FIRST(ds_copy(to, from, BYTES, s->other));
+    SECOND(ds_comm_broadcast_into(root, out->list, 1, ON(s, s->stream, s->group)));
 }
 
 static void two_groups_write_one_buffer(side *s) {
@@ -242,8 +243,9 @@ static void received_on_another_stream(side *s) {
 
 /* A sender only reads. */
 static void sent_buffer_read(side *s) {
-    FIRST(
-        ds_copy(s->correct ? s->scratch : s->in, s->correct ? s->in : s->scratch, BYTES, s->other));
+    void *to = s->correct ? s->scratch : s->in;
+    void *from = s->correct ? s->in : s->scratch;
+    FIRST(ds_copy(to, from, BYTES, s->other));
     SECOND(ds_ranks_exchange(SWAP(s), 2, SWAP_ON(s)));
 }
 
