@@ -8216,8 +8216,10 @@ static ds_result ds__ranks_setup(void) {
 static ds_result ds__ranks_engine_find(const ds_ranks_desc *desc, const ds__ranks_engine **out) {
     ds_ranks_launch launch;
     (ds_ranks_launch_get)(&launch);
-    const char *name = desc->engine ? desc->engine : getenv("DEVSTREAM_RANKS_ENGINE");
-    if (!name || !*name)
+    const char *name = desc->engine;
+    if (!name)
+        name = ds__os_environment("DEVSTREAM_RANKS_ENGINE");
+    if (!name)
         name = *launch.launcher ? "mpi" : "local";
     for (int i = 0; i < DS__RANKS_ENGINES; i++) {
         *out = ds__ranks_engines[i];
