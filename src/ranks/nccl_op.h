@@ -18,6 +18,7 @@
 #define DS__RANKS_NCCL_OP_H
 
 #include "messages.h"
+#include "record.h"
 #include "nccl_comm.h"
 
 /* Calls a function of NCCL; gives DS_OK, also for work in progress, or reports its error. */
