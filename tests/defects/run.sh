@@ -15,6 +15,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 2
 jobs=${JOBS:-2} part=${1:-} built=${B:-build/cc}
+export DS_TEST_NCCL_OLD=$PWD/$built/lib-nccl-old/libnccl.so.2
 cc=${MUTANT_CC:-$(command -v clang || echo "${CC:-cc}")}
 if [ -z "${CUDA_HOME:-}" ] && [ -z "${FIT:-}" ]; then echo "skip  defects: no toolkit found (CUDA_HOME)"; exit 0; fi
 work=$(mktemp -d) || exit 2
@@ -96,8 +97,9 @@ program() { # cpu, suite, fault, or unit TEST, which has the library in it: buil
         [ ! -e "$object" ] || objects+=("$object")
         local file=tests/unit/$2.c
         [ -e "$file" ] || file=tests/check/$2.c
-        compile -std=gnu11 $with -Itests/support "$file" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm \
-            -Wl,--export-dynamic-symbol=standin_watch
+        local flags=(-Wl,--export-dynamic-symbol=standin_watch)
+        case $2 in *nccl*) objects+=("$built"/nccl/*.o) flags=(-Wl,--export-dynamic-symbol='standin_*' -Wl,--export-dynamic-symbol='nccl*') ;; esac
+        compile -std=gnu11 $with -Itests/support "$file" "${objects[@]}" -o "$dir/unit" -lcmocka -pthread -ldl -lm "${flags[@]}"
         return ;;
     fault) objects+=("$built"/fault/objects/test_cuda.o) ;;
     *) tested "${2:-}" || return ;;

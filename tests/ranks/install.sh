@@ -28,7 +28,7 @@ two_ranks() {
 }
 works() {
     [ -e "$folder/include/$header" ] && [ "$(cat "$folder/version" 2>/dev/null)" = "$version" ] &&
-        [ "$(two_ranks | grep -c '^rank$')" = 2 ]
+        [ "$(two_ranks | grep -o rank | wc -l)" = 2 ] # the lines of two processes may mix
 }
 
 if ! works; then

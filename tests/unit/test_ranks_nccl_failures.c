@@ -300,12 +300,21 @@ static void test_group_lives_as_long_as_its_graphs(void **state) {
     run(capturing, 5000 * MS, 0);
 }
 
+static ds_result all_to_all_of_nothing(rank *me, ds_stream stream) {
+    int64_t none = 0;
+    ds_tensor t = *me->tensor;
+    const ds_tensor *one = &t;
+    t.shape = &none;
+    ds_comm_options o = { .streams = &stream, .stream_count = 1, .ranks = me->world };
+    return ds_comm_all_to_all(&one, &one, 1, &o);
+}
+
 static void gate_wait(void *open) {
     while (!atomic_load((_Atomic int *)open))
         usleep(1000);
 }
 
-/* NCCL does not order the streams of a single rank. */
+/* NCCL does not order an operation without data behind those of other streams. */
 static void test_operations_of_two_streams_pass_in_order(void **state) {
     (void)state;
     rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
@@ -324,8 +333,7 @@ static void test_operations_of_two_streams_pass_in_order(void **state) {
     ds_stream first = me->stream;
     OK(ds_stream_launch_host_func(first, gate_wait, (void *)&open, NULL));
     OK(reduce(me));
-    me->stream = second;
-    OK(reduce(me));
+    OK(all_to_all_of_nothing(me, second));
     usleep(50000);
     OK(ds_ranks_get_info(me->world, &info));
     assert_int_equal(info.pending, 2);
@@ -335,7 +343,7 @@ static void test_operations_of_two_streams_pass_in_order(void **state) {
     OK(ds_ranks_get_info(me->world, &info));
     assert_int_equal(info.pending, 0);
     OK(ds_ranks_finalize(me->world));
-    OK(ds_stream_destroy(first));
+    OK(ds_stream_destroy(second));
     rank_end(me);
     alarm(0);
     assert_int_equal(atomic_load(&failures), 0);
@@ -488,7 +496,8 @@ static void test_old_library_cannot_shrink(void **state) {
     assert_true(size > 0);
     path[size] = '\0';
     strcpy(strrchr(path, '/'), "/../lib-nccl-old/libnccl.so.2");
-    assert_int_equal(run_with(path, "old"), 0);
+    const char *other = getenv("DS_TEST_NCCL_OLD"); /* for tests/defects/run.sh */
+    assert_int_equal(run_with(other ? other : path, "old"), 0);
 }
 
 int main(int argc, char **argv) {
