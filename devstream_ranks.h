@@ -7435,8 +7435,9 @@ typedef struct ds__nccl_link {
     ds__mutex lock;
     _Atomic int stopped; /* 1: the group has failed */
     int revoked;
-    ds_stream stream;    /* of operations between hosts */
-    void *scratch;       /* memory of the device, of a barrier */
+    ds_stream stream;                   /* of operations between hosts */
+    void *scratch;                      /* memory of the device, of a barrier */
+    struct ds__nccl_host_op *abandoned; /* operations between hosts */
     ds__nccl_comm child; /* a split or shrink; a thread of NCCL writes it at the end */
 } ds__nccl_link;
 
@@ -7538,6 +7539,36 @@ static void ds__nccl_unlock(ds__nccl_link *link) {
         ds__nccl_stop(link); /* if the group failed meanwhile */
 }
 
+/* An operation on host memory. */
+typedef struct ds__nccl_host_op {
+    ds__remote remote; /* first member */
+    struct ds__nccl_host_op *next;
+    ds__nccl_link *link;
+    ds__net_op net; /* in memory of the device */
+    void *device;
+    char *pinned;
+    void *out;
+    size_t bytes; /* of the result */
+} ds__nccl_host_op;
+
+static void ds__nccl_host_free(ds__nccl_host_op *h) {
+    ds_result r = DS_OK;
+    if (h->device)
+        DS__KEEPING(r, (ds_mem_free)(h->device));
+    if (h->pinned)
+        DS__KEEPING(r, (ds_mem_pinned_free)(h->pinned));
+    DS_IGNORE(r);
+    ds__host_free(h);
+}
+
+static void ds__nccl_free_abandoned(ds__nccl_link *link) {
+    while (link->abandoned) {
+        ds__nccl_host_op *h = link->abandoned;
+        link->abandoned = h->next;
+        ds__nccl_host_free(h);
+    }
+}
+
 static void ds__nccl_destroy(void *comm, int failed) {
     ds__nccl_link *link = comm;
     ds__library_scope scope;
@@ -7559,6 +7590,7 @@ static void ds__nccl_destroy(void *comm, int failed) {
     if (link->child) /* of a split that was given up; the parent has ended its job */
         (void)ds__nccl.CommAbort(link->child);
     ds__nccl_end(link->device, &scope);
+    ds__nccl_free_abandoned(link);
     ds__mutex_destroy(&link->lock);
     ds__host_free(link);
 }
@@ -7718,7 +7750,8 @@ static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, 
     int *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a list of %zu ranks", count);
-    memcpy(list, excluded, count * sizeof *list);
+    for (size_t i = 0; i < count; i++)
+        list[i] = excluded[i];
     ds__mutex_lock(&link->lock);
     ds__nccl_begin(link->device, &scope);
     ds_result r = ds__nccl_shrink_comm(link, list, (int)count, deadline, out);
@@ -7945,30 +7978,9 @@ static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native
     return r;
 }
 
-/* An operation on host memory. */
-typedef struct ds__nccl_host_op {
-    ds__remote remote; /* first member */
-    ds__nccl_link *link;
-    ds__net_op net; /* in memory of the device */
-    void *device;
-    char *pinned;
-    void *out;
-    size_t bytes; /* of the result */
-} ds__nccl_host_op;
-
 static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
     ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
     return ds__nccl_enqueue(h->link, &h->net, native, h->net.deadline);
-}
-
-static void ds__nccl_host_free(ds__nccl_host_op *h) {
-    ds_result r = DS_OK;
-    if (h->device)
-        DS__KEEPING(r, (ds_mem_free)(h->device));
-    if (h->pinned)
-        DS__KEEPING(r, (ds_mem_pinned_free)(h->pinned));
-    DS_IGNORE(r);
-    ds__host_free(h);
 }
 
 /* Enqueues the copies and the operation. */
@@ -8041,9 +8053,12 @@ static ds_result ds__nccl_test(void *comm, ds__net_request *request) {
     return r;
 }
 
-/* NCCL may still write to the memory, which is leaked. */
+/* NCCL may still write to the memory of the device, which stays until the communicator is gone. */
 static void ds__nccl_abandon(void *comm, ds__net_request *request) {
-    (void)request;
+    ds__nccl_link *link = comm;
+    ds__nccl_host_op *h = request->at[0];
+    h->next = link->abandoned;
+    link->abandoned = h;
     ds__nccl_stop(comm);
 }
 
@@ -8086,6 +8101,7 @@ static void ds__nccl_shutdown(void) {
 static const ds__ranks_engine ds__nccl_engine = {
     .name = "nccl",
     .captures = 1,
+    .cancels = 1,
     .reduces = ds__nccl_reduces,
     .reaches = ds__nccl_reaches,
     .init = ds__nccl_init,

@@ -221,30 +221,9 @@ static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native
     return r;
 }
 
-/* An operation on host memory. */
-typedef struct ds__nccl_host_op {
-    ds__remote remote; /* first member */
-    ds__nccl_link *link;
-    ds__net_op net; /* in memory of the device */
-    void *device;
-    char *pinned;
-    void *out;
-    size_t bytes; /* of the result */
-} ds__nccl_host_op;
-
 static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
     ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
     return ds__nccl_enqueue(h->link, &h->net, native, h->net.deadline);
-}
-
-static void ds__nccl_host_free(ds__nccl_host_op *h) {
-    ds_result r = DS_OK;
-    if (h->device)
-        DS__KEEPING(r, (ds_mem_free)(h->device));
-    if (h->pinned)
-        DS__KEEPING(r, (ds_mem_pinned_free)(h->pinned));
-    DS_IGNORE(r);
-    ds__host_free(h);
 }
 
 /* Enqueues the copies and the operation. */
@@ -317,9 +296,12 @@ static ds_result ds__nccl_test(void *comm, ds__net_request *request) {
     return r;
 }
 
-/* NCCL may still write to the memory, which is leaked. */
+/* NCCL may still write to the memory of the device, which stays until the communicator is gone. */
 static void ds__nccl_abandon(void *comm, ds__net_request *request) {
-    (void)request;
+    ds__nccl_link *link = comm;
+    ds__nccl_host_op *h = request->at[0];
+    h->next = link->abandoned;
+    link->abandoned = h;
     ds__nccl_stop(comm);
 }
 
@@ -362,6 +344,7 @@ static void ds__nccl_shutdown(void) {
 static const ds__ranks_engine ds__nccl_engine = {
     .name = "nccl",
     .captures = 1,
+    .cancels = 1,
     .reduces = ds__nccl_reduces,
     .reaches = ds__nccl_reaches,
     .init = ds__nccl_init,
