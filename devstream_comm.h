@@ -294,13 +294,29 @@ enum {
 struct ds_topology;
 struct ds_plan;
 
+/** How NCCL runs an operation (ds_ranks_options.nccl). The members are those of ncclCollConfig_t;
+    NULL and zero: NCCL decides. All ranks must pass the same. */
+typedef struct ds_ranks_nccl {
+    int min_ctas; /**< thread blocks */
+    int max_ctas;
+    int nvls_ctas;         /**< those of NVLink SHARP */
+    int cga_cluster_size;  /**< thread blocks of a cluster */
+    const char *algorithm; /**< selection of algorithms, in NCCL's form (algSelection) */
+    int is_hint;           /**< 1: a selection that is not possible is ignored, else it fails */
+    int cta_policy;        /**< NCCL_CTA_POLICY_* */
+    uint64_t reserved[4];  /**< 0 */
+} ds_ranks_nccl;
+
 /** Further options of collectives with a process group (devstream_ranks.h, "Process groups"). */
 typedef struct ds_ranks_options {
     /** sizes of the parts in the dimension that is split or joined; NULL: equal parts */
     const int64_t *sizes;
     const int64_t *out_sizes; /**< all_to_all: sizes of the parts of the outputs */
     uint64_t timeout_ns;      /**< time limit of the operation; 0: that of the group */
-    uint64_t reserved[5];     /**< 0 */
+    /** engine "nccl", 2.31 or newer: how NCCL runs a broadcast, all_gather, or a reduction with
+        DS_COMM_ANY_ORDER, or NULL. Others return DS_ERR_UNSUPPORTED */
+    const ds_ranks_nccl *nccl;
+    uint64_t reserved[4]; /**< 0 */
 } ds_ranks_options;
 
 /** Options of all collectives; NULL and zero mean the default. */

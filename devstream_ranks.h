@@ -92,7 +92,9 @@ extern "C" {
    Stream order: an operation starts when its streams have reached it, and work enqueued afterwards
    starts when its data is in place. A stream that waits for another rank occupies no thread. The
    operations of one group start in the order of the calls, even if a later stream is ready first.
-   Streams that must not wait for each other need a group each (ds_ranks_split).
+   Streams that must not wait for each other need a group each (ds_ranks_split). "nccl": if ranks
+   have several devices, and none of them twice, each device is one of NCCL's ranks: its part of an
+   operation begins when its stream gets there, and its stream continues with its data in place.
 
    Captures: groups of "local" and "nccl" can be captured. "local": a launch of the graph starts the
    operation when it gets there; the order of the group is the order of these arrivals. A call for
@@ -128,7 +130,7 @@ enum {
 #define DS_RANKS_FOREVER UINT64_MAX
 
 /** Size of the text of an id, with the zero at its end. */
-#define DS_RANKS_ID_SIZE 260
+#define DS_RANKS_ID_SIZE 264
 
 /** Options of ds_ranks_init; NULL and zero mean the default. */
 typedef struct ds_ranks_desc {
@@ -141,9 +143,10 @@ typedef struct ds_ranks_desc {
     /** "local", "nccl": number of ranks; "nccl" with 0: rank and size of the launcher. "mpi": MPI's
         number, or 0 */
     int size;
-    /** "local", "nccl": text by which the ranks of a group find each other (ds_ranks_id_create).
-        "local": any text. "nccl": also "file:PATH", a file that rank 0 writes and removes; NULL:
-        the environment variable DEVSTREAM_RANKS_ID or, if NCCL_COMM_ID is set, NCCL's address */
+    /** "local", "nccl": text by which the ranks of a group find each other (ds_ranks_id_create), or
+        by which this one joins a group that grows (ds_ranks_grow). "local": any text. "nccl": also
+        "file:PATH", a file that rank 0 writes and removes; NULL: the environment variable
+        DEVSTREAM_RANKS_ID or, if NCCL_COMM_ID is set, NCCL's address */
     const char *id;
     const ds_device *devices; /**< devices of this rank; they may repeat. NULL: the current one */
     size_t device_count;      /**< number of devices; may differ between ranks */
@@ -205,6 +208,25 @@ DSDEF DS_MUST_USE ds_result ds_ranks_split(ds_ranks ranks, int color, int key, d
     reason. */
 DSDEF DS_MUST_USE ds_result ds_ranks_shrink(ds_ranks ranks, const int *excluded, size_t count,
                                             ds_ranks *out);
+/** Creates the id by which new ranks join a group that grows (ds_ranks_grow): a text, of which the
+    program gives a copy to each new rank. Must be called by rank 0, before each ds_ranks_grow.
+    size: of out, at least DS_RANKS_ID_SIZE. */
+DSDEF DS_MUST_USE ds_result ds_ranks_grow_id(ds_ranks ranks, char *out, size_t size);
+/** Creates a group of the ranks of this one, which keep their numbers, and of new ranks up to
+    `size`. Must be called by all ranks of the group. A new rank calls ds_ranks_init with the id of
+    ds_ranks_grow_id, the same size and its number. Returns when all have called. The group of the
+    old ranks stays. Errors: DS_ERR_INVALID_VALUE (size is not above that of the group),
+    DS_ERR_ILLEGAL_STATE (rank 0 has not created an id), DS_ERR_UNSUPPORTED (engine "mpi"). */
+DSDEF DS_MUST_USE ds_result ds_ranks_grow(ds_ranks ranks, int size, ds_ranks *out);
+/** Registers memory of a device of this rank with the engine, which may then move the data of
+    operations in it without copies of its own: it pays for buffers that many operations use. The
+    memory must stay until ds_ranks_deregister or the end of the group. Other ranks should register
+    the same parts of their tensors. Errors: DS_ERR_INVALID_VALUE (not memory of a device of this
+    rank; registered already), DS_ERR_UNSUPPORTED (engines but "nccl"; NCCL before 2.19). */
+DSDEF DS_MUST_USE ds_result ds_ranks_register(ds_ranks ranks, void *ptr, size_t size);
+/** Ends a registration; the operations that use the memory must be complete. ptr: as it was
+    registered. Errors: DS_ERR_INVALID_VALUE (ptr is not registered). */
+DSDEF DS_MUST_USE ds_result ds_ranks_deregister(ds_ranks ranks, void *ptr);
 /** Ends all operations of the group on this rank with DS_ERR_ABORTED and the reason, which is
     copied, and reports it to the other ranks, if the engine can. Callable from any thread, also
     while others wait. A second abort has no effect. */
@@ -281,6 +303,30 @@ static inline DS_MUST_USE ds_result ds_at_ranks_shrink(const char *file_, int li
     return ds_site_set(file_, line_), (ds_ranks_shrink)(ranks_, excluded_, count_, out_);
 }
 #define ds_ranks_shrink(...) ds_at_ranks_shrink(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_grow_id(const char *file_, int line_,
+        ds_ranks ranks_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_ranks_grow_id)(ranks_, out_, size_);
+}
+#define ds_ranks_grow_id(...) ds_at_ranks_grow_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_grow(const char *file_, int line_,
+        ds_ranks ranks_, int size_, ds_ranks *out_) {
+    return ds_site_set(file_, line_), (ds_ranks_grow)(ranks_, size_, out_);
+}
+#define ds_ranks_grow(...) ds_at_ranks_grow(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_register(const char *file_, int line_,
+        ds_ranks ranks_, void *ptr_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_ranks_register)(ranks_, ptr_, size_);
+}
+#define ds_ranks_register(...) ds_at_ranks_register(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_deregister(const char *file_, int line_,
+        ds_ranks ranks_, void *ptr_) {
+    return ds_site_set(file_, line_), (ds_ranks_deregister)(ranks_, ptr_);
+}
+#define ds_ranks_deregister(...) ds_at_ranks_deregister(__FILE__, __LINE__, __VA_ARGS__)
 
 static inline DS_MUST_USE ds_result ds_at_ranks_abort(const char *file_, int line_,
         ds_ranks ranks_, const char *reason_) {
@@ -422,6 +468,8 @@ DS__SEAM static void ds__os_host_name(char *out, size_t size) {
    3. All ranks of a communicator start the same operations in the same order.
    4. An engine with `enqueue` enqueues operations on streams of a GPU in the call. Its `enqueue`
       and `start` may wait for other ranks until their deadline, or until `stop`.
+   5. If ranks have several devices, an engine with `join` gets a second communicator, whose members
+      are the devices of all ranks. The operations of a rank's members come in one call.
 
    Invariants: the memory of an operation and its tables stay valid until the operation is complete.
    After `abandon` they stay valid for good, since the engine may still use them.
@@ -476,9 +524,24 @@ typedef struct ds__net_op {
     ds__net_parts out_parts;
     const ds__net_transfer *transfers;
     size_t transfer_count;
-    int on_gpu;        /* 1: in, out and the transfers may be memory of a GPU */
-    uint64_t deadline; /* of an operation between hosts, as ds__now_ns */
+    const ds_ranks_nccl *nccl; /* that `configures` accepts, or NULL */
+    int on_gpu;                /* 1: in, out and the transfers may be memory of a GPU */
+    uint64_t deadline;         /* of an operation between hosts, as ds__now_ns */
 } ds__net_op;
+
+/* The devices of a rank among those of all ranks. */
+typedef struct ds__net_devices {
+    const ds_device *own;
+    size_t count;
+    size_t first; /* number of the first one */
+    size_t all;
+} ds__net_devices;
+
+/* The operation of a device that is a member of the communicator. */
+typedef struct ds__net_member {
+    ds__net_op op;
+    void *native; /* its stream; NULL: the device takes no part */
+} ds__net_member;
 
 /* Storage of a started operation for its engine. */
 typedef struct ds__net_request {
@@ -492,7 +555,10 @@ typedef struct ds__net_comm {
     int size;
 } ds__net_comm;
 
-enum { DS__RANKS_REASON = 384 }; /* size of the text of a failure */
+enum {
+    DS__RANKS_REASON = 384, /* size of the text of a failure */
+    DS__RANKS_KEY = 128     /* bytes by which the members of a communicator find each other */
+};
 
 typedef struct ds__ranks_engine {
     const char *name;
@@ -509,10 +575,26 @@ typedef struct ds__ranks_engine {
     ds_result (*split)(void *comm, int color, int key, uint64_t deadline, ds__net_comm *out);
     ds_result (*shrink)(void *comm, const int *excluded, size_t count, uint64_t deadline,
                         ds__net_comm *out);
+    /* NULL, or creates the id of the ranks that join a communicator, on rank 0. */
+    ds_result (*grow_id)(void *comm, char out[DS_RANKS_ID_SIZE]);
+    /* Creates a communicator of these ranks and those that join with the id. */
+    ds_result (*grow)(void *comm, const char *id, int size, uint64_t deadline, ds__net_comm *out);
+    /* NULL, or registers memory of a device, and ends that. */
+    ds_result (*enlist)(void *comm, void *ptr, size_t size, ds_device device);
+    ds_result (*delist)(void *comm, void *ptr);
+    /* NULL, or DS_OK if an operation can be configured; otherwise the sentence is stored. */
+    ds_result (*configures)(ds__net_kind kind);
+    /* NULL, or makes the key of a communicator of devices, on one rank. */
+    ds_result (*key)(char out[DS__RANKS_KEY]);
+    /* Makes the devices of all ranks members of a communicator. */
+    ds_result (*join)(void *comm, const char key[DS__RANKS_KEY], const ds__net_devices *devices,
+                      uint64_t deadline);
     /* An engine enqueues all operations of streams, or none: `enqueue` is NULL or in place of
        `start`. Work of the native stream that follows sees the data. `start` and `test` are then
-       for operations on host memory between hosts. deadline: of ds__now_ns. */
-    ds_result (*enqueue)(void *comm, const ds__net_op *op, void *native, uint64_t deadline);
+       for operations on host memory between hosts. members: NULL, or the operations of this rank's
+       devices, in place of `op` and `native`. deadline: of ds__now_ns. */
+    ds_result (*enqueue)(void *comm, const ds__net_op *op, void *native,
+                         const ds__net_member *members, uint64_t deadline);
     ds_result (*start)(void *comm, const ds__net_op *op, ds__net_request *request);
     /* DS_OK: complete. DS_NOT_READY: pending. Negative: failed; the operation is abandoned. */
     ds_result (*test)(void *comm, ds__net_request *request);
@@ -613,6 +695,8 @@ static size_t ds__net_messages(const ds__net_op *op, int rank, int size, ds__net
       that waits, or the progress thread. A thread that finds the group locked raises
       `news` and leaves: the holder looks again.
    4. The first failure of a group ends all its operations, and every later call.
+   5. The members of a group's communicator are its ranks. An engine may add a communicator whose
+      members are the devices (`each`); an operation is then one call for all devices of the rank.
 
    Invariants: an operation is in the list from the call until it has passed, and returns to the
    free list when it has also arrived. After a failure, operations that have not arrived stay listed
@@ -678,7 +762,10 @@ typedef struct ds__rop {
     ds__rcall call;
     ds__net_op net;
     ds__net_request request;
-    void *tables;             /* parts and transfers of `net` */
+    ds__net_member *members;  /* NULL, or an operation for each device of the rank, in `tables` */
+    const ds_stream *streams; /* NULL, or streams that the operation's one waits for at its end */
+    size_t stream_count;      /* of `streams`, which are there during the call */
+    void *tables;             /* parts and transfers of `net` or of the members */
     ds__rtransfer *transfers; /* of an exchange, in `tables` */
     size_t table_bytes;       /* room of `tables` */
     size_t used_bytes;        /* of these */
@@ -703,12 +790,14 @@ struct ds__group {
     void *comm;
     int rank;
     int size;
-    uint64_t id;     /* the same on all ranks */
-    uint32_t splits; /* groups that were made of this one */
+    uint64_t id;                    /* the same on all ranks */
+    uint32_t splits;                /* groups that were made of this one */
+    char grow_id[DS_RANKS_ID_SIZE]; /* of the next growth; "": rank 0 has not created it */
     const ds__driver *driver;
     int gpu;        /* 1: the engine may call CUDA for the memory of this rank's devices */
     size_t devices; /* of the group */
     size_t *first;  /* size + 1: the first device of each rank */
+    size_t *each;   /* devices + 1: 0, 1, 2 ... if the engine has a communicator for each device */
     int *world;     /* of each rank, its number in the flight recorder */
     ds_device *own; /* devices of this rank */
     size_t owns;
@@ -2210,14 +2299,18 @@ static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t dead
     }
 }
 
+/* Returns the time at which the limit of an operation ends. */
+static uint64_t ds__rop_deadline(const ds__rop *op) {
+    uint64_t limit = op->call.timeout_ns;
+    return limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
+}
+
 /* Compares an operation of an engine that enqueues its operations with those of the other ranks. */
 static ds_result ds__rop_compare(ds__group *g, ds__rop *op) {
     ds__net_op gather;
-    uint64_t limit = op->call.timeout_ns;
-    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
     ds_result r = ds__compare_prepare(g, op, &gather);
     if (r == DS_OK)
-        r = ds__net_wait(g, &gather, deadline, "comparison");
+        r = ds__net_wait(g, &gather, ds__rop_deadline(op), "comparison");
     return r == DS_OK ? ds__compare_end(g, op) : r;
 }
 
@@ -2258,10 +2351,11 @@ static int ds__group_rank_of(const ds__group *g, size_t device) {
 /* Values that each rank sends when a group is created. */
 typedef struct ds__hello {
     uint64_t owns;
-    uint64_t type;  /* of its devices */
-    uint64_t id;    /* of the group; that of rank 0 counts */
-    uint64_t flags; /* that must agree */
-    uint64_t world; /* rank of the file of the flight recorder, or of the group */
+    uint64_t type;     /* of its devices */
+    uint64_t id;       /* of the group; that of rank 0 counts */
+    uint64_t flags;    /* that must agree */
+    uint64_t world;    /* rank of the file of the flight recorder, or of the group */
+    uint64_t distinct; /* 1: no device repeats */
 } ds__hello;
 
 /* Checks that the ranks agree, and numbers the devices of the group. */
@@ -2283,6 +2377,62 @@ static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
     return DS_OK;
 }
 
+/* Returns 1 if the engine makes the devices members of a communicator: a rank has several, and no
+   rank has one twice. */
+static int ds__group_has_each(const ds__group *g, const ds__hello *all) {
+    int distinct = 1;
+    for (int i = 0; i < g->size; i++)
+        distinct &= all[i].distinct != 0;
+    return g->engine->join && distinct && g->devices > (size_t)g->size;
+}
+
+/* Gives all ranks the bytes that rank 0 has at `in`. */
+static ds_result ds__group_tell(ds__group *g, const void *in, void *out, size_t bytes,
+                                uint64_t deadline) {
+    size_t n = (size_t)g->size;
+    size_t *parts = ds__host_alloc(2 * n * sizeof *parts);
+    if (!parts)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = i ? 0 : bytes;
+        parts[n + i] = i ? bytes : 0;
+    }
+    ds__net_op gather = {
+        .kind = DS__NET_ALL_GATHER, .in = in, .out = out, .parts = { parts, parts + n }
+    };
+    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    if (r == DS_OK || g->engine->cancels)
+        ds__host_free(parts);
+    return r;
+}
+
+/* Makes the devices of all ranks members of a communicator. */
+static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
+    char mine[DS__RANKS_KEY] = { 0 };
+    char key[DS__RANKS_KEY];
+    ds_result r = DS_OK;
+    g->each = ds__host_alloc((g->devices + 1) * sizeof *g->each);
+    if (!g->each)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %zu devices", g->devices);
+    for (size_t k = 0; k <= g->devices; k++)
+        g->each[k] = k;
+    if (g->rank == 0)
+        r = g->engine->key(mine);
+    if (r == DS_OK)
+        r = ds__group_tell(g, mine, key, sizeof key, deadline);
+    ds__net_devices devices = { g->own, g->owns, g->first[g->rank], g->devices };
+    return r == DS_OK ? g->engine->join(g->comm, key, &devices, deadline) : r;
+}
+
+/* Returns 1 if no device of this rank repeats. */
+static int ds__group_is_distinct(const ds__group *g) {
+    int distinct = 1;
+    for (size_t i = 0; i < g->owns; i++)
+        for (size_t k = 0; k < i; k++)
+            distinct &= ds__device_key(g->own[i]) != ds__device_key(g->own[k]);
+    return distinct;
+}
+
 /* Exchanges the numbers of devices. */
 static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
     size_t n = (size_t)g->size;
@@ -2302,6 +2452,7 @@ static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
                           .type = (uint64_t)g->own[0].type,
                           .id = g->id,
                           .flags = g->flags & DS_RANKS_COMPARE,
+                          .distinct = (uint64_t)ds__group_is_distinct(g),
                           .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
     ds__net_op gather = {
         .kind = DS__NET_ALL_GATHER, .in = &all[n], .out = all, .parts = { parts, parts + n }
@@ -2311,8 +2462,9 @@ static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
         return r; /* the engine may still use the memory */
     if (r == DS_OK)
         r = ds__group_number(g, all);
+    int joins = r == DS_OK && ds__group_has_each(g, all);
     ds__host_free(parts);
-    return r;
+    return joins ? ds__group_join(g, deadline) : r;
 }
 
 static void ds__group_free_op(ds__rop *op) {
@@ -2354,6 +2506,7 @@ static void ds__group_clear(ds__group *g) {
     ds__group_free_list(g->free_temps);
     ds__recorder_close(g->recorder);
     ds__host_free(g->first);
+    ds__host_free(g->each);
     ds__host_free(g->world);
     ds__host_free(g->own);
     ds__host_free(g->label);
@@ -2572,6 +2725,8 @@ static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
     op->dropped = 0;
     op->arrival = 0;
     op->word = NULL;
+    op->members = NULL;
+    op->streams = NULL;
     ds__host_free(op->signatures);
     op->signatures = NULL;
     memset(&op->net, 0, sizeof op->net);
@@ -2629,9 +2784,29 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
 /* Lets the engine enqueue an operation on a native stream (base/operation.h). */
 static ds_result ds__rop_enqueue_native(ds__remote *remote, void *native) {
     ds__rop *op = (ds__rop *)(void *)remote;
-    uint64_t limit = op->call.timeout_ns;
-    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
-    return op->group->engine->enqueue(op->group->comm, &op->net, native, deadline);
+    return op->group->engine->enqueue(op->group->comm, &op->net, native, op->members,
+                                      ds__rop_deadline(op));
+}
+
+static ds_result ds__rop_enqueue_nothing(ds__remote *remote, void *native) {
+    (void)remote;
+    (void)native;
+    return DS_OK;
+}
+
+/* Passes the number of an operation on several streams when all of them are behind it. */
+static ds_result ds__rop_pass_late(ds__rop *op, ds__stream *s, ds__op *o) {
+    ds_stream lead = { ds__handle_of(&s->slot) };
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < op->stream_count && r == DS_OK; i++)
+        if (op->streams[i].id != lead.id)
+            r = ds__wait_stream(lead, op->streams[i]);
+    if (r < 0)
+        return r;
+    op->remote.enqueue_fn = ds__rop_enqueue_nothing;
+    o->u.remote.timeline = op->group->timeline;
+    o->u.remote.bytes = 0;
+    return ds__rop_enqueue(s, o);
 }
 
 /* Enqueues an operation of an engine that enqueues its operations itself. captures: it becomes a
@@ -2648,12 +2823,14 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
         r = ds__rop_compare(g, op);
     ds__op o = ds__op_init(DS__OP_REMOTE | (captures ? 0 : DS__OP_OUTSIDE << 8));
     o.u.remote.begin = &op->remote;
-    o.u.remote.timeline = captures ? NULL : g->timeline;
+    o.u.remote.timeline = captures || op->streams ? NULL : g->timeline;
     o.u.remote.upto = op->number;
     o.u.remote.name = ds__net_names[op->call.kind];
     o.u.remote.bytes = bytes;
     if (r == DS_OK)
         r = ds__rop_enqueue(s, &o);
+    if (r == DS_OK && op->streams)
+        r = ds__rop_pass_late(op, s, &o);
     if (captures) {
         ds__rop_give_back(op);
         return r;
@@ -2966,11 +3143,14 @@ static ds_result ds__capture_native(ds_stream stream, ds__stream *s, ds__rop *op
 /* ranks/stage.h - a collective of a group on the streams of this rank.
 
    Opens a call (ds__stage_open): group, streams and tensors. Enqueues operations of the engine
-   (ds__stage_net). ds__stage_close ends the call. ranks/stage_memory.h has the memory of a call.
+   (ds__stage_net). ds__stage_close ends the call. ranks/stage_memory.h has the memory of a call,
+   ranks/steps.h its operations.
 
    Policy:
-   1. The stream of the first device leads: operations of the engine are on it. Before the first
-      one it waits for the other streams, and at the end they wait for it.
+   1. The rank is one member of the communicator, or each of its devices is one
+      (ds__stage_member). The stream of a member's first device leads: operations of the engine are
+      on it. Before the first one it waits for the member's other streams, and at the end they wait
+      for it.
    2. The engine reads and writes contiguous tensors in place if it reaches their memory
       (ds__reach). Everything else is copied: strided tensors, and memory of a GPU through pinned
       memory if the engine does not reach it.
@@ -3002,9 +3182,24 @@ typedef struct ds__smem {
 /* Memory that an engine can use in an operation. */
 typedef enum ds__reach {
     DS__REACH_HOST, /* of the host; pinned for the copies of GPUs */
-    DS__REACH_LEAD, /* of the leading device */
+    DS__REACH_LEAD, /* of the member's leading device */
     DS__REACH_ALL   /* of the host and all devices of the rank */
 } ds__reach;
+
+/* A member of the communicator on this rank. */
+typedef struct ds__stage_member {
+    size_t number;  /* in the communicator */
+    size_t leading; /* index of its leading stream; DS__STAGE_NONE: it takes no part */
+    ds__stile *in;  /* its tensors */
+    ds__stile *out;
+    size_t ins;
+    size_t outs;
+    ds__smem from; /* memory of its operation */
+    ds__smem to;
+    ds__stile *flat; /* all_to_all: contiguous forms of `in`, then of `out` */
+} ds__stage_member;
+
+#define DS__STAGE_NONE SIZE_MAX
 
 typedef struct ds__stage {
     ds__group *g;
@@ -3013,26 +3208,44 @@ typedef struct ds__stage {
     ds__rcall call;
     size_t count; /* devices of this rank; of an exchange, transfers */
     const ds_device *own;
+    const size_t *device_of; /* of an exchange: the device of each transfer; else NULL */
     ds_stream *stream;
-    ds__stream *lead; /* pinned */
+    ds__stream *lead; /* pinned: the operations of the rank are submitted on it */
     ds__reach reach;  /* memory that the engine can use */
-    size_t leading;   /* index of the leading device; `count`: one that no tensor is on */
+    int root;         /* member that has the single tensor */
+    int dim;          /* that is split or joined */
+    struct ds__slices *slices;
+    size_t moved; /* bytes of the step on this rank */
+
+    int size;            /* members of the communicator */
+    const size_t *first; /* the first device of each, and their number */
+    int each;            /* 1: its members are devices */
+    size_t members;      /* those of this rank */
+    ds__stage_member *member;
+    ds__stage_member one;   /* storage of a single one */
+    ds__stage_member whole; /* all tensors, as if the rank were one member */
+
+    /* of the selected member, or of `whole` (ds__stage_select) */
+    ds__stage_member *at;
+    int me;         /* its number */
+    size_t leading; /* index of its leading stream; `count`: one without a tensor */
+    ds__stile *in;
+    ds__stile *out;
+    size_t ins;
+    size_t outs;
+
     int capturing;
     int joined;   /* 1: the leading stream has waited for the others */
     int opened;   /* 1: `calls` is held */
     int observed; /* 1: observers know of the call */
     int enqueued; /* 1: an operation of the engine is */
     unsigned step;
-    ds__stile *in;
-    ds__stile *out;
-    size_t ins;
-    size_t outs;
     ds__rtemp *temps; /* of this call */
     void *chunks;     /* memory of the call; each begins with the address of the previous one */
     ds_stream stream_first[DS__STAGE_DEVICES];
     ds__stile tile_first[2];
-    size_t used; /* of `first`, in which the first allocations are */
-    _Alignas(16) char first[1024];
+    size_t used; /* of `room`, in which the first allocations are */
+    _Alignas(16) char room[1024];
 } ds__stage;
 
 /* A step of a collective: the collective ends if the step fails. The caller of the collective
@@ -3046,8 +3259,8 @@ typedef struct ds__stage {
 
 /* Returns memory until ds__stage_close, or NULL with the sentence. */
 static void *ds__stage_alloc(ds__stage *st, size_t size) {
-    if (size <= sizeof st->first - st->used) {
-        void *at = st->first + st->used;
+    if (size <= sizeof st->room - st->used) {
+        void *at = st->room + st->used;
         st->used += (size + 15) & ~(size_t)15;
         return at;
     }
@@ -3059,6 +3272,85 @@ static void *ds__stage_alloc(ds__stage *st, size_t size) {
     *chunk = st->chunks;
     st->chunks = chunk;
     return (char *)chunk + 16;
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+/* Selects a member, or `whole`. */
+static void ds__stage_select(ds__stage *st, ds__stage_member *m) {
+    st->at = m;
+    st->me = (int)m->number;
+    st->leading = m->leading;
+    st->in = m->in;
+    st->out = m->out;
+    st->ins = m->ins;
+    st->outs = m->outs;
+}
+
+/* Returns the member to which stream i belongs. */
+static ds__stage_member *ds__stage_member_of(const ds__stage *st, size_t i) {
+    if (!st->each)
+        return &st->member[0];
+    return &st->member[st->device_of ? st->device_of[i] : i];
+}
+
+/* Returns the index of the leading stream of the rank or, if devices are members, of device m. */
+static size_t ds__stage_leader(const ds__stage *st, size_t m) {
+    const ds__group *g = st->g;
+    size_t i = 0;
+    if (st->each && !st->device_of)
+        return m;
+    if (st->each) {
+        while (i < st->count && st->device_of[i] != m)
+            i++;
+        return i < st->count ? i : DS__STAGE_NONE;
+    }
+    while (g->engine->enqueue && i < st->count &&
+           ds__device_key(st->own[i]) != ds__device_key(g->own[0]))
+        i++; /* the engine enqueues behind the group's first device */
+    return i;
+}
+
+/* Describes the members of this rank, and selects them all. */
+static ds_result ds__stage_members(ds__stage *st) {
+    const ds__group *g = st->g;
+    st->size = st->each ? (int)g->devices : g->size;
+    st->first = st->each ? g->each : g->first;
+    st->members = st->each ? g->owns : 1;
+    st->member = &st->one;
+    if (st->members > 1)
+        st->member = ds__stage_alloc(st, st->members * sizeof *st->member);
+    if (!st->member)
+        return DS_ERR_OUT_OF_MEMORY;
+    memset(st->member, 0, st->members * sizeof *st->member);
+    for (size_t m = 0; m < st->members; m++) {
+        st->member[m].leading = ds__stage_leader(st, m);
+        st->member[m].number = st->each ? g->first[g->rank] + m : (size_t)g->rank;
+    }
+    st->whole = (ds__stage_member){ .number = st->member[0].number,
+                                    .leading = st->each ? 0 : st->member[0].leading };
+    ds__stage_select(st, &st->whole);
+    return DS_OK;
+}
+
+/* Gives each member its tensors, which lie in the order of their devices. */
+static void ds__stage_divide(ds__stage *st) {
+    const ds__stage_member *all = &st->whole;
+    if (!st->each || st->device_of) {
+        st->member[0].in = all->in;
+        st->member[0].out = all->out;
+        st->member[0].ins = all->ins;
+        st->member[0].outs = all->outs;
+        return;
+    }
+    for (size_t i = all->ins; i-- > 0;) {
+        st->member[all->in[i].device].in = &all->in[i];
+        st->member[all->in[i].device].ins++;
+    }
+    for (size_t i = all->outs; i-- > 0;) {
+        st->member[all->out[i].device].out = &all->out[i];
+        st->member[all->out[i].device].outs++;
+    }
 }
 
 /* ---- opening a call -------------------------------------------------------------------------- */
@@ -3079,6 +3371,26 @@ static ds_result ds__stage_stream(ds__stage *st, size_t i) {
     return r;
 }
 
+/* Requires that the streams of all members capture, or none. */
+static ds_result ds__stage_check_captures(const ds__stage *st) {
+    ds_result r = DS_OK;
+    for (size_t m = 0; m < st->members && r == DS_OK; m++) {
+        ds_capture_info info;
+        size_t i = st->member[m].leading;
+        if (i == DS__STAGE_NONE)
+            continue;
+        memset(&info, 0, sizeof info);
+        DS__KEEPING(r, (ds_capture_get_info)(st->stream[i], &info));
+        if (r == DS_OK && (info.status == DS_CAPTURE_ACTIVE) != st->capturing)
+            r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                         "the stream of device %zu of this rank %s, but that of another device %s; "
+                         "bring both into the capture, for example by ds_stream_wait_stream",
+                         m, st->capturing ? "does not capture" : "captures",
+                         st->capturing ? "does" : "does not");
+    }
+    return r;
+}
+
 /* Finds out whether the leading stream captures, and refuses a capture that the engine cannot
    record. */
 static ds_result ds__stage_check_capture(ds__stage *st) {
@@ -3093,7 +3405,7 @@ static ds_result ds__stage_check_capture(ds__stage *st) {
                      "engine \"%s\": an operation belongs to one call, and the order of calls on "
                      "all ranks; a launch of a graph cannot repeat it. End the capture before",
                      st->g->engine->name);
-    return r;
+    return r == DS_OK && st->members > 1 ? ds__stage_check_captures(st) : r;
 }
 
 /* Prepares a call, so that ds__stage_close may be called. */
@@ -3103,22 +3415,16 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->more = options->ranks_options ? options->ranks_options : &usual;
     st->g = NULL;
     st->own = NULL;
+    st->device_of = NULL;
     st->temps = NULL;
     st->chunks = NULL;
     st->lead = NULL;
     st->capturing = st->joined = st->opened = st->observed = st->enqueued = 0;
     st->step = 0;
     st->used = 0;
-    st->ins = st->outs = 0;
-    st->in = st->out = NULL;
-}
-
-/* Returns the first index of the group's leading device, behind which an engine enqueues. */
-static size_t ds__stage_leading(const ds__stage *st) {
-    size_t i = 0;
-    while (i < st->count && ds__device_key(st->own[i]) != ds__device_key(st->g->own[0]))
-        i++;
-    return i;
+    st->members = 0;
+    st->whole = (ds__stage_member){ .number = 0 };
+    ds__stage_select(st, &st->whole);
 }
 
 /* Finds out whether the engine reaches the memory of the devices in such an operation. */
@@ -3139,9 +3445,27 @@ static ds__net_kind ds__stage_moves(ds__net_kind kind) {
     return reduces ? DS__NET_ALL_TO_ALL : kind;
 }
 
+static ds_result ds__stage_check_options(const ds__stage *st, int kind) {
+    const ds_comm_options *options = st->options;
+    DS__REQUIRE_RESERVED("ds_ranks_options", st->more);
+    DS__REQUIRE(options->root < st->g->devices,
+                "options->root is %zu, but the group has %zu devices", options->root,
+                st->g->devices);
+    DS__REQUIRE(options->stream_count <= st->count, "%zu streams were passed for %zu %s",
+                options->stream_count, st->count,
+                kind == DS__NET_EXCHANGE ? "transfers" : "devices of this rank");
+    if (DS__LIKELY(!st->more->nccl))
+        return DS_OK;
+    DS__REQUIRE_RESERVED("ds_ranks_nccl", st->more->nccl);
+    return st->g->engine->configures
+               ? st->g->engine->configures((ds__net_kind)kind)
+               : ds__fail(DS_ERR_UNSUPPORTED, "ranks_options->nccl is set for engine \"%s\"",
+                          st->g->engine->name);
+}
+
 /* Opens a call on the group of the options, which ds__stage_init has prepared. kind: the operation,
    for messages and the recorder. `own` and `count` are the devices of the streams; NULL: those of
-   the rank. */
+   the rank. A barrier is an operation of the rank. */
 static ds_result ds__stage_open(ds__stage *st, int kind) {
     const ds_comm_options *options = st->options;
     ds_result r = DS_OK;
@@ -3152,7 +3476,10 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
         st->own = st->g->own;
         st->count = st->g->owns;
     }
-    st->leading = st->g->engine->enqueue ? ds__stage_leading(st) : 0;
+    st->each = st->g->each && kind != DS__NET_BARRIER;
+    r = ds__stage_members(st);
+    if (r < 0)
+        return r;
     ds__stage_reach(st, ds__stage_moves((ds__net_kind)kind));
     st->call = (ds__rcall){ .fn = ds__tls.fn,
                             .site = ds__tls.site,
@@ -3160,13 +3487,9 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
                             .root = options->root,
                             .timeout_ns =
                                 st->more->timeout_ns ? st->more->timeout_ns : st->g->timeout_ns };
-    DS__REQUIRE_RESERVED("ds_ranks_options", st->more);
-    DS__REQUIRE(options->root < st->g->devices,
-                "options->root is %zu, but the group has %zu devices", options->root,
-                st->g->devices);
-    DS__REQUIRE(options->stream_count <= st->count, "%zu streams were passed for %zu %s",
-                options->stream_count, st->count,
-                kind == DS__NET_EXCHANGE ? "transfers" : "devices of this rank");
+    r = ds__stage_check_options(st, kind);
+    if (r < 0)
+        return r;
     st->stream = st->stream_first;
     if (st->count >= DS__STAGE_DEVICES)
         st->stream = ds__stage_alloc(st, (st->count + 1) * sizeof *st->stream);
@@ -3224,14 +3547,16 @@ static ds_result ds__stage_check_types(const ds__stage *st) {
    device `single`. */
 static ds_result ds__stage_tensors(ds__stage *st, const ds_tensor *const *in, size_t ins,
                                    const ds_tensor *const *out, size_t outs, size_t single) {
-    st->in = st->tile_first;
+    ds__stile *tile = st->tile_first;
     if (ins + outs > 2)
-        st->in = ds__stage_alloc(st, (ins + outs) * sizeof *st->in);
-    if (!st->in)
+        tile = ds__stage_alloc(st, (ins + outs) * sizeof *tile);
+    if (!tile)
         return DS_ERR_OUT_OF_MEMORY;
-    st->out = st->in + ins;
-    st->ins = ins;
-    st->outs = outs;
+    st->whole.in = tile;
+    st->whole.out = tile + ins;
+    st->whole.ins = ins;
+    st->whole.outs = outs;
+    ds__stage_select(st, &st->whole);
     for (size_t i = 0; i < ins; i++)
         DS__TRY(ds__stile_read(st, in[i], "input tensor", ins == 1 && st->count > 1 ? single : i,
                                &st->in[i]));
@@ -3239,6 +3564,7 @@ static ds_result ds__stage_tensors(ds__stage *st, const ds_tensor *const *in, si
         DS__TRY(ds__stile_read(st, out[i], "output tensor", outs == 1 && st->count > 1 ? single : i,
                                &st->out[i]));
     st->call.dtype = st->in[0].d.dtype;
+    ds__stage_divide(st);
     return ds__stage_check_types(st);
 }
 
@@ -3347,12 +3673,13 @@ static void ds__stage_keep_temps(ds__stage *st) {
 /* Ends the call, and returns its result. */
 static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     ds__group *g = st->g;
+    ds__stage_select(st, &st->whole);
     if (st->opened) {
         if (DS__UNLIKELY(r < 0 && st->enqueued))
             ds__stage_break(st, r);
         for (size_t i = 0; i < st->count && st->joined; i++) {
-            ds_result one =
-                i == st->leading ? DS_OK : ds__wait_stream(st->stream[i], st->stream[st->leading]);
+            size_t lead = ds__stage_member_of(st, i)->leading;
+            ds_result one = i == lead ? DS_OK : ds__wait_stream(st->stream[i], st->stream[lead]);
             r = r < 0 ? r : one;
         }
         if (r == DS_OK)
@@ -3377,45 +3704,16 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     return r;
 }
 
-/* Makes the leading stream wait for the others, once. */
+/* Makes the leading streams wait for the other streams of their members, once. */
 static ds_result ds__stage_join(ds__stage *st) {
     ds_result r = DS_OK;
-    for (size_t i = 0; i < st->count && !st->joined && r == DS_OK; i++)
-        if (i != st->leading)
-            r = ds__wait_stream(st->stream[st->leading], st->stream[i]);
+    for (size_t i = 0; i < st->count && !st->joined && r == DS_OK; i++) {
+        size_t lead = ds__stage_member_of(st, i)->leading;
+        if (i != lead)
+            r = ds__wait_stream(st->stream[lead], st->stream[i]);
+    }
     st->joined = 1;
     return r;
-}
-
-/* ---- operations of the engine ---------------------------------------------------------------- */
-
-/* Returns an operation whose call is that of the stage; NULL: no memory. tables: bytes. */
-static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
-    ds__rop *op = ds__rop_take(st->g, tables);
-    if (!op)
-        return NULL;
-    op->call = st->call;
-    op->call.step = st->step++;
-    op->net.kind = kind;
-    op->net.dtype = st->call.dtype;
-    op->net.reduce_op = st->call.op;
-    op->net.on_gpu = st->g->gpu && st->reach != DS__REACH_HOST;
-    return op;
-}
-
-/* Enqueues an operation and the wait for it. bytes: how much it moves on this rank. */
-static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
-    ds_result r = ds__stage_join(st);
-    if (r < 0) {
-        ds__rop_give_back(op);
-        return r;
-    }
-    if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
-        return ds__capture_native(st->stream[st->leading], st->lead, op, bytes);
-    if (DS__UNLIKELY(st->capturing))
-        return ds__capture_rop(st->stream[st->leading], op, op->used_bytes);
-    st->enqueued = 1;
-    return ds__rop_submit(op, st->lead, bytes, NULL);
 }
 
 /* ranks/stage_memory.h - memory of a collective.
@@ -3464,8 +3762,8 @@ static ds_result ds__stage_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
 
 /* Allocates memory of the leading device. */
 static ds_result ds__stage_lead_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
-    *out = (ds__smem){ NULL, 0, 0 };
-    return ds__stage_temp(st, 0, bytes, 0, &out->at);
+    *out = (ds__smem){ NULL, 0, st->leading };
+    return ds__stage_temp(st, st->leading, bytes, 0, &out->at);
 }
 
 /* Copies a tensor to another one of the same shape, on the streams of their devices. */
@@ -3501,7 +3799,8 @@ static ds__smem ds__stile_memory(const ds__stile *tile) {
 /* Returns 1 if the engine can use the memory. */
 static int ds__stage_reaches(const ds__stage *st, ds__smem mem) {
     if (st->reach == DS__REACH_LEAD)
-        return !mem.host && ds__device_key(st->own[mem.device]) == ds__device_key(st->g->own[0]);
+        return !mem.host &&
+               ds__device_key(st->own[mem.device]) == ds__device_key(st->own[st->leading]);
     return st->reach == DS__REACH_ALL || mem.host;
 }
 
@@ -3564,7 +3863,7 @@ static ds_result ds__stage_target(ds__stage *st, const ds__stile *tile, ds__smem
 static ds_result ds__stage_move(ds__stage *st, ds__smem mem, int64_t elements, int lead,
                                 ds__smem *out) {
     size_t bytes = (size_t)elements * (ds_dtype_get_size)(st->call.dtype);
-    int there = lead ? !mem.host && mem.device == 0 : ds__stage_reaches(st, mem);
+    int there = lead ? !mem.host && mem.device == st->leading : ds__stage_reaches(st, mem);
     *out = mem;
     if (there || !elements)
         return DS_OK;
@@ -3586,42 +3885,43 @@ static ds_result ds__stage_spread(ds__stage *st, ds__smem mem) {
 
 /* ranks/parts.h - parts of tensors for the ranks of a group.
 
-   Computes the tables of operations with a part for each rank (ds__net_parts), and divides tensors
-   into slices, one for each rank (ds__slices). Packs the tensors of this rank (ds__tiles_source).
+   Computes the tables of operations with a part for each member (ds__net_parts), and divides
+   tensors into slices, one for each member (ds__slices). Packs the tensors of a member
+   (ds__tiles_source).
 
    Invariants: a table has the sizes of all parts, then their offsets. The parts of the devices of a
-   rank lie one behind the other, in the order of the group.
+   member lie one behind the other, in the order of the group.
    Locks: none.
    Threads: any. */
 
-/* Runs of elements of a contiguous tensor, one for each rank: that of rank r begins at begin[r] and
-   ends at begin[r + 1]. */
+/* Runs of elements of a contiguous tensor, one for each member: that of member r begins at begin[r]
+   and ends at begin[r + 1]. */
 typedef struct ds__slices {
     size_t *begin;
     size_t item;
 } ds__slices;
 
 /* Returns the bytes of a table. */
-static size_t ds__parts_bytes(const ds__group *g) {
-    return 2 * (size_t)g->size * sizeof(size_t);
+static size_t ds__parts_bytes(const ds__stage *st) {
+    return 2 * (size_t)st->size * sizeof(size_t);
 }
 
-/* Writes a table of parts that lie one behind the other: `bytes` for each device of a rank. */
-static ds__net_parts ds__parts_even(const ds__group *g, void *table, size_t bytes) {
+/* Writes a table of parts that lie one behind the other: `bytes` for each device of a member. */
+static ds__net_parts ds__parts_even(const ds__stage *st, void *table, size_t bytes) {
     size_t *list = table;
-    size_t n = (size_t)g->size;
+    size_t n = (size_t)st->size;
     for (size_t r = 0; r < n; r++) {
-        list[r] = (g->first[r + 1] - g->first[r]) * bytes;
-        list[n + r] = g->first[r] * bytes;
+        list[r] = (st->first[r + 1] - st->first[r]) * bytes;
+        list[n + r] = st->first[r] * bytes;
     }
     return (ds__net_parts){ list, list + n };
 }
 
-/* Writes a table of the slices of `count` tensors: those of a rank lie one behind the other. */
-static ds__net_parts ds__parts_of_slices(const ds__group *g, void *table, const ds__slices *s,
-                                         size_t count) {
+/* Writes a table of the slices of `count` tensors: those of a member lie one behind the other. */
+static ds__net_parts ds__parts_of_slices(const ds__stage *st, void *table, size_t count) {
+    const ds__slices *s = st->slices;
     size_t *list = table;
-    size_t n = (size_t)g->size;
+    size_t n = (size_t)st->size;
     for (size_t r = 0; r < n; r++) {
         list[r] = count * (s->begin[r + 1] - s->begin[r]) * s->item;
         list[n + r] = count * s->begin[r] * s->item;
@@ -3629,57 +3929,63 @@ static ds__net_parts ds__parts_of_slices(const ds__group *g, void *table, const 
     return (ds__net_parts){ list, list + n };
 }
 
-static size_t ds__slice_count(const ds__slices *s, int rank) {
-    return s->begin[rank + 1] - s->begin[rank];
+static size_t ds__slice_count(const ds__slices *s, int member) {
+    return s->begin[member + 1] - s->begin[member];
 }
 
-static size_t ds__slice_bytes(const ds__slices *s, int rank) {
-    return ds__slice_count(s, rank) * s->item;
+/* Returns the bytes of the slice of the selected member. */
+static size_t ds__slice_bytes(const ds__stage *st) {
+    return ds__slice_count(st->slices, st->me) * st->slices->item;
 }
 
-/* Divides `count` elements evenly among the ranks. */
-static ds_result ds__slices_even(ds__stage *st, size_t count, size_t item, ds__slices *out) {
-    size_t n = (size_t)st->g->size;
-    out->item = item;
-    out->begin = ds__stage_alloc(st, (n + 1) * sizeof *out->begin);
-    if (!out->begin)
+/* Allocates the slices of the call, which lie in st->slices. */
+static ds_result ds__slices_alloc(ds__stage *st) {
+    size_t n = (size_t)st->size;
+    st->slices = ds__stage_alloc(st, sizeof *st->slices + (n + 1) * sizeof *st->slices->begin);
+    if (!st->slices)
         return DS_ERR_OUT_OF_MEMORY;
-    for (size_t r = 0; r <= n; r++)
-        out->begin[r] = r * (count / n) + (r < count % n ? r : count % n);
+    st->slices->item = (ds_dtype_get_size)(st->call.dtype);
+    st->slices->begin = (size_t *)(void *)(st->slices + 1);
     return DS_OK;
 }
 
-/* Gives each rank the parts of its devices: sizes[k] rows of `row` elements for device k of the
+/* Divides `count` elements evenly among the members. */
+static ds_result ds__slices_even(ds__stage *st, size_t count) {
+    size_t n = (size_t)st->size;
+    DS__TRY(ds__slices_alloc(st));
+    for (size_t r = 0; r <= n; r++)
+        st->slices->begin[r] = r * (count / n) + (r < count % n ? r : count % n);
+    return DS_OK;
+}
+
+/* Gives each member the parts of its devices: sizes[k] rows of `row` elements for device k of the
    group, or `rows` of them each. */
 static ds_result ds__slices_of_devices(ds__stage *st, const int64_t *sizes, int64_t rows,
-                                       size_t row, ds__slices *out) {
-    const ds__group *g = st->g;
-    out->item = (ds_dtype_get_size)(st->call.dtype);
-    out->begin = ds__stage_alloc(st, ((size_t)g->size + 1) * sizeof *out->begin);
-    if (!out->begin)
-        return DS_ERR_OUT_OF_MEMORY;
+                                       size_t row) {
     size_t at = 0;
-    for (int r = 0; r < g->size; r++) {
-        out->begin[r] = at;
-        for (size_t k = g->first[r]; k < g->first[r + 1]; k++)
+    DS__TRY(ds__slices_alloc(st));
+    for (int r = 0; r < st->size; r++) {
+        st->slices->begin[r] = at;
+        for (size_t k = st->first[r]; k < st->first[r + 1]; k++)
             at += (size_t)(sizes ? sizes[k] : rows) * row;
     }
-    out->begin[g->size] = at;
+    st->slices->begin[st->size] = at;
     return DS_OK;
 }
 
-/* Packs the slices of all inputs in the order of the ranks: for each rank one slice of each
+/* Packs the slices of all inputs in the order of the members: for each member one slice of each
    input. */
-static ds_result ds__slices_pack(ds__stage *st, const ds__slices *s, ds__smem *out) {
+static ds_result ds__slices_pack(ds__stage *st, ds__smem *out) {
+    const ds__slices *s = st->slices;
     ds_result r = ds__stage_buffer(st, st->ins * st->in[0].d.bytes, out);
     for (size_t i = 0; i < st->ins && r == DS_OK; i++) {
         ds__smem in;
         r = ds__stage_source(st, &st->in[i], &in);
-        for (int rank = 0; rank < st->g->size && r == DS_OK; rank++) {
-            int64_t size = (int64_t)ds__slice_count(s, rank);
-            size_t at = st->ins * s->begin[rank] + i * (size_t)size;
+        for (int k = 0; k < st->size && r == DS_OK; k++) {
+            int64_t size = (int64_t)ds__slice_count(s, k);
+            size_t at = st->ins * s->begin[k] + i * (size_t)size;
             ds_tensor to = ds__smem_flat(st, *out, at * s->item, &size);
-            ds_tensor from = ds__smem_flat(st, in, s->begin[rank] * s->item, &size);
+            ds_tensor from = ds__smem_flat(st, in, s->begin[k] * s->item, &size);
             if (size)
                 r = ds__stage_copy(st, &to, out->device, &from, in.device);
         }
@@ -3722,8 +4028,8 @@ static size_t ds__tiles_bytes(const ds__stile *tile, size_t count) {
     return bytes;
 }
 
-/* Gives memory of the engine with these tensors of the rank, one behind the other: the memory of a
-   single tensor if that is possible. */
+/* Gives memory of the engine with these tensors of the member, one behind the other: the memory of
+   a single tensor if that is possible. */
 static ds_result ds__tiles_source(ds__stage *st, const ds__stile *tile, size_t count,
                                   ds__smem *out) {
     if (count == 1)
@@ -3779,12 +4085,14 @@ static ds_result ds__stage_check_shapes(const ds__stage *st, size_t first, size_
     return DS_OK;
 }
 
-/* Returns the index on its rank of the root's device, and 1 in *out_here if that rank is this
-   one. */
-static size_t ds__stage_root(const ds__stage *st, int *out_rank, int *out_here) {
-    *out_rank = ds__group_rank_of(st->g, st->options->root);
-    *out_here = *out_rank == st->g->rank;
-    return *out_here ? st->options->root - st->g->first[*out_rank] : 0;
+/* Notes which member is the root, and returns 1 if its device is one of this rank: *out_device is
+   then its index on the rank. */
+static int ds__stage_root(ds__stage *st, size_t *out_device) {
+    int rank = ds__group_rank_of(st->g, st->options->root);
+    int here = rank == st->g->rank;
+    st->root = st->each ? (int)st->options->root : rank;
+    *out_device = here ? st->options->root - st->g->first[rank] : 0;
+    return here;
 }
 
 /* Requires that the single tensor is there on the rank of the root, and NULL elsewhere. */
@@ -3902,6 +4210,129 @@ static ds_result ds__stage_check_disjoint(const ds__stage *st, ds__stage_sharing
     return DS_OK;
 }
 
+/* ranks/steps.h - the operations of a collective.
+
+   A collective is one or several steps (ds__stage_step). In each, the members of this rank prepare
+   their parts of one operation of the engine, which is then enqueued for all of them.
+
+   Invariants: between two steps, and at the end, the work of a member is on its streams.
+   Locks: `calls` of the group is held.
+   Threads: caller's threads. */
+
+/* Prepares the operation of the selected member: gives it its memory, root and parts, and adds the
+   bytes that it moves to st->moved. */
+typedef ds_result ds__step_fn(ds__stage *st, ds__net_op *net, void *tables);
+
+/* Returns the bytes of the list of members at the begin of the tables. */
+static size_t ds__stage_lists(const ds__stage *st) {
+    return st->each ? st->members * sizeof(ds__net_member) : 0;
+}
+
+/* Returns an operation whose call is that of the stage, with room for tables of this many bytes;
+   NULL: no memory. */
+static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
+    ds__rop *op = ds__rop_take(st->g, ds__stage_lists(st) + tables);
+    if (!op)
+        return NULL;
+    op->call = st->call;
+    op->call.step = st->step++;
+    op->net.kind = kind;
+    op->net.dtype = st->call.dtype;
+    op->net.reduce_op = st->call.op;
+    op->net.nccl = st->more->nccl;
+    op->net.on_gpu = st->g->gpu && st->reach != DS__REACH_HOST;
+    op->members = st->each ? op->tables : NULL;
+    for (size_t m = 0; m < st->members && op->members; m++)
+        op->members[m] = (ds__net_member){ op->net, NULL };
+    return op;
+}
+
+/* Gives a member's operation the native form of its stream. */
+static ds_result ds__stage_native(const ds__stage *st, size_t m, ds__net_member *out) {
+    size_t i = st->member[m].leading;
+    if (i == DS__STAGE_NONE)
+        return DS_OK;
+    ds__stream *s = ds__stream_pin(st->stream[i]);
+    if (!s)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = s->driver->stream_native(s->native, &out->native);
+    ds__stream_unpin(s);
+    return r;
+}
+
+/* Enqueues an operation and the wait for it. bytes: how much it moves on this rank. */
+static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
+    ds_result r = ds__stage_join(st);
+    for (size_t m = 0; op->members && m < st->members && r == DS_OK; m++)
+        r = ds__stage_native(st, m, &op->members[m]);
+    if (r < 0) {
+        ds__rop_give_back(op);
+        return r;
+    }
+    if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
+        return ds__capture_native(st->stream[st->whole.leading], st->lead, op, bytes);
+    if (DS__UNLIKELY(st->capturing))
+        return ds__capture_rop(st->stream[st->whole.leading], op, op->used_bytes);
+    st->enqueued = 1;
+    if (st->members > 1) {
+        op->streams = st->stream;
+        op->stream_count = st->count;
+    }
+    return ds__rop_submit(op, st->lead, bytes, NULL);
+}
+
+/* Runs a step. tables: tables of parts that each member needs. */
+static ds_result ds__stage_step(ds__stage *st, ds__net_kind kind, size_t tables,
+                                ds__step_fn *prepare_fn) {
+    size_t bytes = tables * ds__parts_bytes(st);
+    ds_result r = DS_OK;
+    ds__rop *op = ds__stage_op(st, kind, st->members * bytes);
+    if (!op)
+        return DS_ERR_OUT_OF_MEMORY;
+    char *at = (char *)op->tables + ds__stage_lists(st);
+    st->moved = 0;
+    for (size_t m = 0; m < st->members && r == DS_OK; m++) {
+        ds__stage_select(st, &st->member[m]);
+        r = prepare_fn(st, op->members ? &op->members[m].op : &op->net, at + m * bytes);
+    }
+    ds__stage_select(st, &st->whole);
+    if (r == DS_OK)
+        return ds__stage_net(st, op, st->moved);
+    ds__rop_give_back(op);
+    return r;
+}
+
+/* Runs a function for each member, with it selected. */
+static ds_result ds__stage_finish(ds__stage *st, ds_result (*finish_fn)(ds__stage *st)) {
+    ds_result r = DS_OK;
+    for (size_t m = 0; m < st->members && r == DS_OK; m++) {
+        ds__stage_select(st, &st->member[m]);
+        r = finish_fn(st);
+    }
+    ds__stage_select(st, &st->whole);
+    return r;
+}
+
+/* The same for a collective of one step. */
+static ds_result ds__stage_run(ds__stage *st, ds__net_kind kind, size_t tables,
+                               ds__step_fn *prepare_fn, ds_result (*finish_fn)(ds__stage *st)) {
+    ds_result r = ds__stage_step(st, kind, tables, prepare_fn);
+    return r == DS_OK ? ds__stage_finish(st, finish_fn) : r;
+}
+
+/* Copies the memory of the operation to all outputs of the selected member. */
+static ds_result ds__stage_finish_all(ds__stage *st) {
+    return ds__stage_spread(st, st->at->to);
+}
+
+/* Copies its parts, one behind the other, to the outputs of the selected member. */
+static ds_result ds__stage_finish_parts(ds__stage *st) {
+    for (size_t i = 0; i < st->outs; i++)
+        DS__TRY(ds__stage_unpack(st, &st->out[i],
+                                 ds__smem_at(st->at->to, ds__tiles_bytes(st->out, i))));
+    return DS_OK;
+}
+
 /* ranks/pieces.h - large operations of a GPU in pieces.
 
    Runs an operation on elements of memory of the leading device that the engine does not reach
@@ -3931,26 +4362,26 @@ static int ds__stage_is_in_pieces(const ds__stage *st, size_t bytes) {
 static ds_result ds__piece_copy(ds__stage *st, ds__net_piece *p, ds__smem mem, int to_host) {
     ds_tensor host = ds__smem_flat(st, p->mem, 0, &p->elements);
     ds_tensor device = ds__smem_flat(st, mem, p->at, &p->elements);
-    return to_host ? ds__stage_copy(st, &host, 0, &device, mem.device)
-                   : ds__stage_copy(st, &device, mem.device, &host, 0);
+    return to_host ? ds__stage_copy(st, &host, st->leading, &device, mem.device)
+                   : ds__stage_copy(st, &device, mem.device, &host, st->leading);
 }
 
 /* Enqueues the operation of a piece. */
-static ds_result ds__piece_begin(ds__stage *st, ds__net_piece *p, ds__net_kind kind, int root) {
+static ds_result ds__piece_begin(ds__stage *st, ds__net_piece *p, ds__net_kind kind) {
     size_t item = (ds_dtype_get_size)(st->call.dtype);
     ds__rop *op = ds__stage_op(st, kind, 0);
     if (!op)
         return DS_ERR_OUT_OF_MEMORY;
     op->net.in = op->net.out = p->mem.at;
-    op->net.root = root;
+    op->net.root = st->root;
     op->net.count = (size_t)p->elements * (kind == DS__NET_BROADCAST ? item : 1);
     st->enqueued = 1;
     return ds__rop_submit(op, st->lead, (size_t)p->elements * item, &p->number);
 }
 
 /* Runs a reduction or broadcast of `elements` from `in` to `out`; at NULL: this rank has none. */
-static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, int root, ds__smem in,
-                                  ds__smem out, int64_t elements) {
+static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, ds__smem in, ds__smem out,
+                                  int64_t elements) {
     size_t item = (ds_dtype_get_size)(st->call.dtype);
     int64_t most = (int64_t)(DS__PIECE_BYTES / item);
     size_t count = (size_t)((elements + most - 1) / most);
@@ -3965,7 +4396,7 @@ static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, int root, ds
         if (in.at)
             r = ds__piece_copy(st, &piece[i], in, 1);
         if (r == DS_OK)
-            r = ds__piece_begin(st, &piece[i], kind, root);
+            r = ds__piece_begin(st, &piece[i], kind);
     }
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__rop_wait(st->g, st->lead, &st->call, piece[i].number);
@@ -3981,11 +4412,11 @@ static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, int root, ds
 
    Policy:
    1. In the engine's order (DS_COMM_ANY_ORDER, and the engine knows the reduction): the tensors of
-      the rank are reduced in the process, the engine reduces between the ranks, and the result is
-      copied to the devices of the rank.
+      a member of the communicator are reduced in the process, the engine reduces between the
+      members, and the result is copied to the devices of the member.
    2. In fixed order each element is the same chain of operations as in one process: all tensors of
       the group, in the order of its devices, by one step of devstream_comm.h. Small tensors are
-      gathered on each rank that needs the result. Of large ones each rank reduces a slice: it
+      gathered on each member that needs the result. Of large ones each member reduces a slice: it
       receives the slice of all tensors, and then the slices are gathered. This moves as many bytes
       as a ring.
 
@@ -4000,6 +4431,7 @@ enum { DS__REDUCE_SMALL = 32768 }; /* bytes of all tensors that are gathered */
 static ds_result ds__stage_reduce(ds__stage *st, ds__smem in, size_t stride, size_t count,
                                   ds__smem out, int64_t elements) {
     ds_result r;
+    ds_stream lead = st->stream[st->leading];
     ds_tensor to = ds__smem_flat(st, out, 0, &elements);
     ds_tensor *from = ds__stage_alloc(st, count * (sizeof *from + 2 * sizeof(void *)));
     if (!from)
@@ -4009,9 +4441,9 @@ static ds_result ds__stage_reduce(ds__stage *st, ds__smem in, size_t stride, siz
     for (size_t i = 0; i < count; i++) {
         from[i] = ds__smem_flat(st, in, i * stride, &elements);
         list[i] = &from[i];
-        streams[i] = st->stream[0];
+        streams[i] = lead;
     }
-    ds_comm_options o = { .streams = streams, .stream_count = count, .stream = st->stream[0] };
+    ds_comm_options o = { .streams = streams, .stream_count = count, .stream = lead };
     DS__KEEPING(r, (ds_comm_reduce_into)(list, count, st->call.op, &to, &o));
     return r;
 }
@@ -4027,7 +4459,7 @@ static ds_result ds__stile_on_device(ds__stage *st, const ds__stile *tile, ds_te
     return ds__stage_pack(st, tile, mem);
 }
 
-/* Reduces the tensors of this rank to memory of the leading device. */
+/* Reduces the tensors of a rank, which is one member, to memory of the leading device. */
 static ds_result ds__reduce_own(ds__stage *st, ds__smem out) {
     ds_tensor *in = ds__stage_alloc(st, st->ins * (sizeof *in + sizeof(void *)));
     if (!in)
@@ -4047,8 +4479,8 @@ static ds_result ds__reduce_own(ds__stage *st, ds__smem out) {
 }
 
 /* Returns 1 if the tile is contiguous memory of the leading device. */
-static int ds__stile_is_on_lead(const ds__stile *tile) {
-    return tile->device == 0 && tile->d.device.type != DS_DEVICE_HOST &&
+static int ds__stile_is_on_lead(const ds__stage *st, const ds__stile *tile) {
+    return tile->device == st->leading && tile->d.device.type != DS_DEVICE_HOST &&
            (ds_tensor_is_contiguous)(&tile->t);
 }
 
@@ -4063,30 +4495,39 @@ static int ds__reduce_is_by_engine(ds__stage *st) {
     return 1;
 }
 
-/* Gives the reduction of this rank's tensors in memory of the leading device. *out: the memory of
+/* Refuses a configuration of an operation that the engine does not compute. */
+static ds_result ds__reduce_check_fixed(const ds__stage *st) {
+    return st->more->nccl ? ds__fail(DS_ERR_UNSUPPORTED,
+                                     "ranks_options->nccl: devstream computes this reduction in "
+                                     "fixed order; NCCL computes sums, products and integers with "
+                                     "DS_COMM_ANY_ORDER")
+                          : DS_OK;
+}
+
+/* Gives the reduction of the member's tensors in memory of the leading device. *out: the memory of
    the single tensor, if that is contiguous there. */
 static ds_result ds__reduce_on_lead(ds__stage *st, ds__smem *out) {
     *out = ds__stile_memory(&st->in[0]);
-    if (st->ins == 1 && ds__stile_is_on_lead(&st->in[0]))
+    if (st->ins == 1 && ds__stile_is_on_lead(st, &st->in[0]))
         return DS_OK;
     DS__TRY(ds__stage_lead_buffer(st, st->in[0].d.bytes, out));
     return ds__reduce_own(st, *out);
 }
 
-/* The same as ds__reduce_by_engine for memory that the engine does not reach. */
-static ds_result ds__reduce_in_pieces(ds__stage *st, ds__net_kind kind, int root) {
+/* A reduction in the order of the engine, of memory that it does not reach. */
+static ds_result ds__reduce_in_pieces(ds__stage *st, ds__net_kind kind) {
     ds__smem in;
     ds__smem out = { NULL, 0, 0 };
     DS__TRY(ds__reduce_on_lead(st, &in));
     if (st->outs)
         out = ds__stile_memory(&st->out[0]);
-    if (st->outs && !ds__stile_is_on_lead(&st->out[0]))
+    if (st->outs && !ds__stile_is_on_lead(st, &st->out[0]))
         DS__TRY(ds__stage_lead_buffer(st, st->out[0].d.bytes, &out));
-    DS__TRY(ds__stage_pieces(st, kind, root, in, out, st->in[0].d.count));
+    DS__TRY(ds__stage_pieces(st, kind, in, out, st->in[0].d.count));
     return st->outs ? ds__stage_spread(st, out) : DS_OK;
 }
 
-/* Gives the reduction of this rank's tensors in memory of the engine. */
+/* Gives the reduction of the member's tensors in memory of the engine. */
 static ds_result ds__reduce_local(ds__stage *st, ds__smem *out) {
     ds__smem sum;
     if (st->ins == 1)
@@ -4096,141 +4537,133 @@ static ds_result ds__reduce_local(ds__stage *st, ds__smem *out) {
     return ds__stage_move(st, sum, st->in[0].d.count, 0, out);
 }
 
-/* kind: DS__NET_ALL_REDUCE, or DS__NET_REDUCE with a root. */
-static ds_result ds__reduce_by_engine(ds__stage *st, ds__net_kind kind, int root) {
-    ds__smem in;
-    ds__smem out = { NULL, 0, 0 };
-    DS__TRY(ds__reduce_local(st, &in));
+static ds_result ds__reduce_prepare(ds__stage *st, ds__net_op *net, void *unused) {
+    ds__stage_member *m = st->at;
+    (void)unused;
+    DS__TRY(ds__reduce_local(st, &m->from));
+    m->to = (ds__smem){ NULL, 0, 0 };
     if (st->outs)
-        DS__TRY(ds__stage_target(st, &st->out[0], &out));
-    ds__rop *op = ds__stage_op(st, kind, 0);
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.in = in.at;
-    op->net.out = out.at;
-    op->net.root = root;
-    op->net.count = (size_t)st->in[0].d.count;
-    DS__TRY(ds__stage_net(st, op, st->in[0].d.bytes));
-    return st->outs ? ds__stage_spread(st, out) : DS_OK;
+        DS__TRY(ds__stage_target(st, &st->out[0], &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->root = st->root;
+    net->count = (size_t)st->in[0].d.count;
+    st->moved += st->in[0].d.bytes;
+    return DS_OK;
 }
 
 /* ---- fixed order ----------------------------------------------------------------------------- */
 
-/* Gathers all tensors of the group on the root or, with root -1, on all ranks. out->at NULL: this
-   rank receives none. */
-static ds_result ds__reduce_gather(ds__stage *st, int root, ds__smem *out) {
-    ds__group *g = st->g;
-    ds__smem in;
+/* Prepares the gather of all tensors of the group on the root or, with root -1, on all members. */
+static ds_result ds__reduce_gather(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
     size_t bytes = st->in[0].d.bytes;
-    ds__net_kind kind = root < 0 ? DS__NET_ALL_GATHER : DS__NET_GATHER;
-    out->at = NULL;
-    DS__TRY(ds__tiles_source(st, st->in, st->ins, &in));
-    if (root < 0 || root == g->rank)
-        DS__TRY(ds__stage_buffer(st, g->devices * bytes, out));
-    ds__rop *op = ds__stage_op(st, kind, ds__parts_bytes(g));
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.in = in.at;
-    op->net.out = out->at;
-    op->net.root = root;
-    op->net.count = st->ins * bytes;
-    op->net.parts = ds__parts_even(g, op->tables, bytes);
-    return ds__stage_net(st, op, op->net.count);
+    m->to = (ds__smem){ NULL, 0, 0 };
+    DS__TRY(ds__tiles_source(st, st->in, st->ins, &m->from));
+    if (st->root < 0 || st->root == st->me)
+        DS__TRY(ds__stage_buffer(st, st->g->devices * bytes, &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->root = st->root;
+    net->count = st->ins * bytes;
+    net->parts = ds__parts_even(st, tables, bytes);
+    st->moved += net->count;
+    return DS_OK;
 }
 
-/* The small form: every rank that has outputs reduces all tensors. */
-static ds_result ds__reduce_small(ds__stage *st, int root) {
-    ds__smem all;
+/* The end of the small form: every member that has outputs reduces all tensors. */
+static ds_result ds__reduce_small_finish(ds__stage *st) {
+    ds__smem all = st->at->to;
     ds__smem sum;
-    DS__TRY(ds__reduce_gather(st, root, &all));
     if (!all.at || !st->outs)
         return DS_OK;
     const ds__stile *first = &st->out[0];
     sum = ds__stile_memory(first);
     DS__TRY(ds__stage_move(st, all, (int64_t)st->g->devices * first->d.count, 1, &all));
-    if (!ds__stile_is_on_lead(first))
+    if (!ds__stile_is_on_lead(st, first))
         DS__TRY(ds__stage_lead_buffer(st, first->d.bytes, &sum));
     DS__TRY(ds__stage_reduce(st, all, first->d.bytes, st->g->devices, sum, first->d.count));
     return ds__stage_spread(st, sum);
 }
 
-/* Sends to each rank its slices of the tensors of this rank. *out: the slices of all tensors of the
-   group for this rank, on the leading device. */
-static ds_result ds__reduce_exchange(ds__stage *st, const ds__slices *slices, ds__smem *out) {
-    ds__group *g = st->g;
-    ds__smem in;
-    size_t mine = ds__slice_bytes(slices, g->rank);
-    DS__TRY(st->ins == 1 ? ds__stage_source(st, &st->in[0], &in)
-                         : ds__slices_pack(st, slices, &in));
-    DS__TRY(ds__stage_buffer(st, g->devices * mine, out));
-    ds__rop *op = ds__stage_op(st, DS__NET_ALL_TO_ALL, 2 * ds__parts_bytes(g));
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    char *tables = op->tables;
-    op->net.in = in.at;
-    op->net.out = out->at;
-    op->net.parts = ds__parts_of_slices(g, tables, slices, st->ins);
-    op->net.out_parts = ds__parts_even(g, tables + ds__parts_bytes(g), mine);
-    DS__TRY(ds__stage_net(st, op, st->ins * st->in[0].d.bytes));
-    int64_t elements = (int64_t)(g->devices * ds__slice_count(slices, g->rank));
-    return ds__stage_move(st, *out, elements, 1, out);
+/* Prepares the first step of the large form: sends each member its slices of the tensors of this
+   one, and receives the slices of all tensors. */
+static ds_result ds__reduce_exchange(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    size_t mine = ds__slice_bytes(st);
+    DS__TRY(st->ins == 1 ? ds__stage_source(st, &st->in[0], &m->from)
+                         : ds__slices_pack(st, &m->from));
+    DS__TRY(ds__stage_buffer(st, st->g->devices * mine, &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->parts = ds__parts_of_slices(st, tables, st->ins);
+    net->out_parts = ds__parts_even(st, (char *)tables + ds__parts_bytes(st), mine);
+    st->moved += st->ins * st->in[0].d.bytes;
+    return DS_OK;
 }
 
-/* Gathers the reduced slices in memory of the engine at `out`, on the root or, with root -1, on all
-   ranks. The slice of this rank may lie at its place there. */
-static ds_result ds__reduce_collect(ds__stage *st, const ds__slices *slices, ds__smem slice,
-                                    ds__smem out, int root) {
-    ds__net_kind kind = root < 0 ? DS__NET_ALL_GATHER : DS__NET_GATHER;
-    ds__rop *op = ds__stage_op(st, kind, ds__parts_bytes(st->g));
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.in = slice.at;
-    op->net.out = out.at;
-    op->net.root = root;
-    op->net.count = ds__slice_bytes(slices, st->g->rank);
-    op->net.parts = ds__parts_of_slices(st->g, op->tables, slices, 1);
-    return ds__stage_net(st, op, st->in[0].d.bytes);
+/* Gives the slices of ds__reduce_exchange on the leading device. */
+static ds_result ds__reduce_slices(ds__stage *st, ds__smem *out) {
+    size_t count = ds__slice_count(st->slices, st->me);
+    return ds__stage_move(st, st->at->to, (int64_t)(st->g->devices * count), 1, out);
 }
 
-/* The large form: each rank reduces a slice, and the slices are gathered. */
-static ds_result ds__reduce_large(ds__stage *st, int root) {
-    ds__group *g = st->g;
-    ds__slices slices;
+/* Prepares the second step of the large form: reduces the slice of the member, and gathers the
+   slices on the root or, with root -1, on all members. The slice may lie at its place there. */
+static ds_result ds__reduce_collect(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    const ds__slices *slices = st->slices;
+    int64_t elements = (int64_t)ds__slice_count(slices, st->me);
+    size_t mine = ds__slice_bytes(st);
     ds__smem all;
-    ds__smem out = { NULL, 0, 0 };
     ds__smem slice;
-    DS__TRY(ds__slices_even(st, (size_t)st->in[0].d.count, st->in[0].d.item, &slices));
-    DS__TRY(ds__reduce_exchange(st, &slices, &all));
+    DS__TRY(ds__reduce_slices(st, &all));
+    m->to = (ds__smem){ NULL, 0, 0 };
     if (st->outs)
-        DS__TRY(ds__stage_target(st, &st->out[0], &out));
-    size_t mine = ds__slice_bytes(&slices, g->rank);
-    if (out.at && !out.host && out.device == 0)
-        slice = ds__smem_at(out, slices.begin[g->rank] * slices.item);
+        DS__TRY(ds__stage_target(st, &st->out[0], &m->to));
+    if (m->to.at && !m->to.host && m->to.device == st->leading)
+        slice = ds__smem_at(m->to, slices->begin[st->me] * slices->item);
     else
         DS__TRY(ds__stage_lead_buffer(st, mine, &slice));
     if (mine)
-        DS__TRY(ds__stage_reduce(st, all, mine, g->devices, slice,
-                                 (int64_t)ds__slice_count(&slices, g->rank)));
-    DS__TRY(ds__stage_move(st, slice, (int64_t)ds__slice_count(&slices, g->rank), 0, &slice));
-    DS__TRY(ds__reduce_collect(st, &slices, slice, out, root));
-    return st->outs ? ds__stage_spread(st, out) : DS_OK;
+        DS__TRY(ds__stage_reduce(st, all, mine, st->g->devices, slice, elements));
+    DS__TRY(ds__stage_move(st, slice, elements, 0, &m->from));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->root = st->root;
+    net->count = mine;
+    net->parts = ds__parts_of_slices(st, tables, 1);
+    st->moved += st->in[0].d.bytes;
+    return DS_OK;
+}
+
+/* The large form: each member reduces a slice, and the slices are gathered. */
+static ds_result ds__reduce_large(ds__stage *st) {
+    DS__TRY(ds__slices_even(st, (size_t)st->in[0].d.count));
+    DS__TRY(ds__stage_step(st, DS__NET_ALL_TO_ALL, 2, ds__reduce_exchange));
+    return ds__stage_run(st, st->root < 0 ? DS__NET_ALL_GATHER : DS__NET_GATHER, 1,
+                         ds__reduce_collect, ds__stage_finish_all);
 }
 
 /* ---- all_reduce and reduce ------------------------------------------------------------------- */
 
-/* Reduces to all ranks, or with a root to that rank. */
-static ds_result ds__reduce_run(ds__stage *st, int root) {
-    ds__net_kind kind = root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE;
+/* Reduces to the root or, with root -1, to all members. */
+static ds_result ds__reduce_run(ds__stage *st) {
+    ds__net_kind kind = st->root < 0 ? DS__NET_ALL_REDUCE : DS__NET_REDUCE;
     DS__TRY(ds__stage_begin(st));
     if (ds__reduce_is_by_engine(st))
-        return ds__stage_is_in_pieces(st, st->in[0].d.bytes) ? ds__reduce_in_pieces(st, kind, root)
-                                                             : ds__reduce_by_engine(st, kind, root);
+        return ds__stage_is_in_pieces(st, st->in[0].d.bytes)
+                   ? ds__reduce_in_pieces(st, kind)
+                   : ds__stage_run(st, kind, 0, ds__reduce_prepare, ds__stage_finish_all);
+    DS__TRY(ds__reduce_check_fixed(st));
     if (st->g->devices * st->in[0].d.bytes <= DS__REDUCE_SMALL)
-        return ds__reduce_small(st, root);
-    return ds__reduce_large(st, root);
+        return ds__stage_run(st, st->root < 0 ? DS__NET_ALL_GATHER : DS__NET_GATHER, 1,
+                             ds__reduce_gather, ds__reduce_small_finish);
+    return ds__reduce_large(st);
 }
 
 static ds_result ds__across_all_reduce(ds__stage *st, const ds__comm_call *c) {
+    st->root = -1;
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_count(st, c->out, c->out_count, "outs"));
     DS__TRY(ds__stage_tensors(st, c->in, c->in_count, c->out, c->out_count, 0));
@@ -4238,13 +4671,12 @@ static ds_result ds__across_all_reduce(ds__stage *st, const ds__comm_call *c) {
     DS__TRY(ds__reduction_check((ds__reduction){ c->op, st->call.dtype }));
     ds__stage_count(st, &st->in[0], 0);
     DS__TRY(ds__stage_check_disjoint(st, DS__STAGE_SAME));
-    return st->in[0].d.count ? ds__reduce_run(st, -1) : DS_OK;
+    return st->in[0].d.count ? ds__reduce_run(st) : DS_OK;
 }
 
 static ds_result ds__across_reduce(ds__stage *st, const ds__comm_call *c) {
-    int root;
-    int here;
-    size_t device = ds__stage_root(st, &root, &here);
+    size_t device;
+    int here = ds__stage_root(st, &device);
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_single(st, c->out[0], here, "out"));
     DS__TRY(ds__stage_tensors(st, c->in, c->in_count, c->out, here ? 1 : 0, device));
@@ -4252,44 +4684,37 @@ static ds_result ds__across_reduce(ds__stage *st, const ds__comm_call *c) {
     DS__TRY(ds__reduction_check((ds__reduction){ c->op, st->call.dtype }));
     ds__stage_count(st, &st->in[0], 0);
     DS__TRY(ds__stage_check_disjoint(st, DS__STAGE_ANY_SAME));
-    return st->in[0].d.count ? ds__reduce_run(st, root) : DS_OK;
+    return st->in[0].d.count ? ds__reduce_run(st) : DS_OK;
 }
 
 /* ---- reduce_scatter -------------------------------------------------------------------------- */
 
-static ds_result ds__reduce_scatter_by_engine(ds__stage *st, const ds__slices *slices) {
-    ds__smem in;
-    ds__smem out;
-    DS__TRY(ds__reduce_local(st, &in));
-    int direct = st->outs == 1 && ds__stile_is_direct(st, &st->out[0]) &&
-                 !ds__stage_overlaps(&st->out[0].d, &st->in[0].d);
-    if (direct)
-        out = ds__stile_memory(&st->out[0]);
-    else
-        DS__TRY(ds__stage_buffer(st, ds__slice_bytes(slices, st->g->rank), &out));
-    ds__rop *op = ds__stage_op(st, DS__NET_REDUCE_SCATTER, ds__parts_bytes(st->g));
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.in = in.at;
-    op->net.out = out.at;
-    op->net.parts = ds__parts_of_slices(st->g, op->tables, slices, 1);
-    DS__TRY(ds__stage_net(st, op, st->in[0].d.bytes));
-    for (size_t i = 0; i < st->outs; i++)
-        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__smem_at(out, ds__tiles_bytes(st->out, i))));
+static ds_result ds__reduce_scatter_prepare(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    DS__TRY(ds__reduce_local(st, &m->from));
+    m->to = ds__stile_memory(&st->out[0]);
+    if (st->outs != 1 || !ds__stile_is_direct(st, &st->out[0]) ||
+        ds__stage_overlaps(&st->out[0].d, &st->in[0].d))
+        DS__TRY(ds__stage_buffer(st, ds__slice_bytes(st), &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->parts = ds__parts_of_slices(st, tables, 1);
+    st->moved += st->in[0].d.bytes;
     return DS_OK;
 }
 
-static ds_result ds__reduce_scatter_fixed(ds__stage *st, const ds__slices *slices) {
+/* The end of the fixed order: reduces the slices of ds__reduce_exchange. */
+static ds_result ds__reduce_scatter_fixed(ds__stage *st) {
     ds__smem all;
     ds__smem sum;
-    size_t mine = ds__slice_bytes(slices, st->g->rank);
-    DS__TRY(ds__reduce_exchange(st, slices, &all));
+    size_t mine = ds__slice_bytes(st);
+    DS__TRY(ds__reduce_slices(st, &all));
     for (size_t i = 0; i < st->outs; i++) {
         const ds__stile *to = &st->out[i];
         if (!to->d.count)
             continue;
         sum = ds__stile_memory(to);
-        if (!ds__stile_is_on_lead(to))
+        if (!ds__stile_is_on_lead(st, to))
             DS__TRY(ds__stage_lead_buffer(st, to->d.bytes, &sum));
         DS__TRY(ds__stage_reduce(st, ds__smem_at(all, ds__tiles_bytes(st->out, i)), mine,
                                  st->g->devices, sum, to->d.count));
@@ -4299,7 +4724,6 @@ static ds_result ds__reduce_scatter_fixed(ds__stage *st, const ds__slices *slice
 }
 
 static ds_result ds__across_reduce_scatter(ds__stage *st, const ds__comm_call *c) {
-    ds__slices slices;
     const int64_t *sizes = st->more->sizes;
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_count(st, c->out, c->out_count, "outs"));
@@ -4313,20 +4737,23 @@ static ds_result ds__across_reduce_scatter(ds__stage *st, const ds__comm_call *c
         return DS_OK;
     int64_t rows = st->in[0].d.shape[0];
     DS__TRY(ds__slices_of_devices(st, sizes, rows / (int64_t)st->g->devices,
-                                  (size_t)(st->in[0].d.count / rows), &slices));
+                                  (size_t)(st->in[0].d.count / rows)));
     DS__TRY(ds__stage_begin(st));
-    return ds__reduce_is_by_engine(st) ? ds__reduce_scatter_by_engine(st, &slices)
-                                       : ds__reduce_scatter_fixed(st, &slices);
+    if (ds__reduce_is_by_engine(st))
+        return ds__stage_run(st, DS__NET_REDUCE_SCATTER, 1, ds__reduce_scatter_prepare,
+                             ds__stage_finish_parts);
+    DS__TRY(ds__reduce_check_fixed(st));
+    return ds__stage_run(st, DS__NET_ALL_TO_ALL, 2, ds__reduce_exchange, ds__reduce_scatter_fixed);
 }
 
 /* ranks/move.h - collectives of a group that move data.
 
    Implements broadcast, scatter, gather, all_gather and all_to_all between ranks.
 
-   Policy: the engine exchanges parts between ranks, each of which has the parts of the devices of
-   the rank, one behind the other, in contiguous memory. With one device per rank, and parts along
-   dimension 0 of contiguous tensors, that is the memory of the tensors. Otherwise parts are copied
-   on the streams.
+   Policy: the engine exchanges parts between members of the communicator, each of which has the
+   parts of its devices, one behind the other, in contiguous memory. With one device per member, and
+   parts along dimension 0 of contiguous tensors, that is the memory of the tensors. Otherwise parts
+   are copied on the streams.
 
    Invariants: see ranks/stage.h.
    Locks: `calls` of the group is held.
@@ -4335,24 +4762,34 @@ static ds_result ds__across_reduce_scatter(ds__stage *st, const ds__comm_call *c
 /* ---- broadcast ------------------------------------------------------------------------------- */
 
 /* A broadcast of memory that the engine does not reach. */
-static ds_result ds__broadcast_in_pieces(ds__stage *st, int root, int here) {
-    const ds__stile *tile = here ? &st->in[0] : &st->out[0];
+static ds_result ds__broadcast_in_pieces(ds__stage *st) {
+    const ds__stile *tile = st->ins ? &st->in[0] : &st->out[0];
     ds__smem none = { NULL, 0, 0 };
     ds__smem mem = ds__stile_memory(tile);
     if (mem.host || !(ds_tensor_is_contiguous)(&tile->t))
         DS__TRY(ds__stage_lead_buffer(st, tile->d.bytes, &mem));
-    if (here)
+    if (st->ins)
         DS__TRY(ds__stage_pack(st, tile, mem));
-    DS__TRY(ds__stage_pieces(st, DS__NET_BROADCAST, root, here ? mem : none, here ? none : mem,
+    DS__TRY(ds__stage_pieces(st, DS__NET_BROADCAST, st->ins ? mem : none, st->ins ? none : mem,
                              tile->d.count));
     return ds__stage_spread(st, mem);
 }
 
+static ds_result ds__broadcast_prepare(ds__stage *st, ds__net_op *net, void *unused) {
+    const ds__stile *tile = st->ins ? &st->in[0] : &st->out[0];
+    ds__smem *mem = &st->at->to;
+    (void)unused;
+    DS__TRY(st->ins ? ds__stage_source(st, tile, mem) : ds__stage_target(st, tile, mem));
+    net->out = mem->at;
+    net->count = tile->d.bytes;
+    net->root = st->root;
+    st->moved += tile->d.bytes;
+    return DS_OK;
+}
+
 static ds_result ds__across_broadcast(ds__stage *st, const ds__comm_call *c) {
-    int root;
-    int here;
-    ds__smem mem;
-    size_t device = ds__stage_root(st, &root, &here);
+    size_t device;
+    int here = ds__stage_root(st, &device);
     DS__TRY(ds__stage_check_count(st, c->out, c->out_count, "outs"));
     DS__TRY(ds__stage_check_single(st, c->in[0], here, "the tensor"));
     DS__TRY(ds__stage_tensors(st, c->in, here ? 1 : 0, c->out, c->out_count, device));
@@ -4363,17 +4800,8 @@ static ds_result ds__across_broadcast(ds__stage *st, const ds__comm_call *c) {
         return DS_OK;
     DS__TRY(ds__stage_begin(st));
     if (ds__stage_is_in_pieces(st, st->in[0].d.bytes))
-        return ds__broadcast_in_pieces(st, root, here);
-    DS__TRY(here ? ds__stage_source(st, &st->in[0], &mem)
-                 : ds__stage_target(st, &st->out[0], &mem));
-    ds__rop *op = ds__stage_op(st, DS__NET_BROADCAST, 0);
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.out = mem.at;
-    op->net.count = st->in[0].d.bytes;
-    op->net.root = root;
-    DS__TRY(ds__stage_net(st, op, op->net.count));
-    return ds__stage_spread(st, mem);
+        return ds__broadcast_in_pieces(st);
+    return ds__stage_run(st, DS__NET_BROADCAST, 0, ds__broadcast_prepare, ds__stage_finish_all);
 }
 
 /* ---- parts of one tensor --------------------------------------------------------------------- */
@@ -4428,37 +4856,36 @@ static ds_result ds__division_copy(ds__stage *st, const ds__division_of *v, ds__
     return DS_OK;
 }
 
-/* Writes the table of the parts of all ranks. */
+/* Writes the table of the parts of all members. */
 static ds__net_parts ds__division_parts(const ds__stage *st, const ds__division_of *v,
                                         void *table) {
-    const ds__group *g = st->g;
     size_t *list = table;
-    size_t n = (size_t)g->size;
+    size_t n = (size_t)st->size;
     size_t item = v->whole->d.item;
     size_t at = 0;
     for (size_t r = 0; r < n; r++) {
         list[n + r] = at;
-        for (size_t k = g->first[r]; k < g->first[r + 1]; k++)
+        for (size_t k = st->first[r]; k < st->first[r + 1]; k++)
             at += ds__division_count(st, v, k) * item;
         list[r] = at - list[n + r];
     }
     return (ds__net_parts){ list, list + n };
 }
 
-/* Gives memory of the engine for the tiles of this rank: that of a single one, or a buffer.
-   *out_direct 1: nothing is left to copy. */
-static ds_result ds__tiles_target(ds__stage *st, const ds__stile *tile, size_t count, ds__smem *out,
-                                  int *out_direct) {
-    *out_direct = count == 1 && ds__stile_is_direct(st, tile);
+/* Gives memory of the engine for the tiles of the member: that of a single one, or a buffer. */
+static ds_result ds__tiles_target(ds__stage *st, const ds__stile *tile, size_t count,
+                                  ds__smem *out) {
     *out = ds__stile_memory(tile);
-    return *out_direct ? DS_OK : ds__stage_buffer(st, ds__tiles_bytes(tile, count), out);
+    if (count == 1 && ds__stile_is_direct(st, tile))
+        return DS_OK;
+    return ds__stage_buffer(st, ds__tiles_bytes(tile, count), out);
 }
 
-/* Describes the parts of a tensor; NULL: another rank has it. */
-static ds__division_of ds__division_open(const ds__stage *st, const ds__stile *whole, int dim) {
-    ds__division_of v = { whole, st->more->sizes, 0, dim, 0 };
+/* Describes the parts of a tensor; NULL: another member has it. */
+static ds__division_of ds__division_open(const ds__stage *st, const ds__stile *whole) {
+    ds__division_of v = { whole, st->more->sizes, 0, st->dim, 0 };
     if (whole) {
-        v.all = whole->d.shape[dim];
+        v.all = whole->d.shape[v.dim];
         v.other = v.all ? whole->d.count / v.all : 0;
     }
     return v;
@@ -4478,77 +4905,91 @@ static ds_result ds__division_memory(ds__stage *st, const ds__division_of *v, in
     return copies ? ds__division_copy(st, v, *out, 1) : DS_OK;
 }
 
-/* Enqueues a gather or scatter between the tensor on the root, with memory `all`, and the tiles of
-   this rank, with memory `own`. */
-static ds_result ds__division_net(ds__stage *st, ds__net_kind kind, const ds__division_of *v,
-                                  ds__smem all, ds__smem own) {
-    int gathers = kind == DS__NET_GATHER;
-    ds__rop *op = ds__stage_op(st, kind, ds__parts_bytes(st->g));
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.in = gathers ? own.at : all.at;
-    op->net.out = gathers ? all.at : own.at;
-    op->net.root = ds__group_rank_of(st->g, st->options->root);
-    op->net.count = gathers ? ds__tiles_bytes(st->in, st->ins) : ds__tiles_bytes(st->out, st->outs);
-    if (v->whole)
-        op->net.parts = ds__division_parts(st, v, op->tables);
-    return ds__stage_net(st, op, op->net.count);
+static ds_result ds__gather_prepare(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    ds__division_of v = ds__division_open(st, st->outs ? &st->out[0] : NULL);
+    DS__TRY(ds__tiles_source(st, st->in, st->ins, &m->from));
+    DS__TRY(ds__division_memory(st, &v, 0, &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->root = st->root;
+    net->count = ds__tiles_bytes(st->in, st->ins);
+    if (v.whole)
+        net->parts = ds__division_parts(st, &v, tables);
+    st->moved += net->count;
+    return DS_OK;
+}
+
+static ds_result ds__gather_finish(ds__stage *st) {
+    ds__division_of v = ds__division_open(st, st->outs ? &st->out[0] : NULL);
+    ds__smem all = st->at->to;
+    return v.whole && all.at != (void *)v.whole->d.first ? ds__division_copy(st, &v, all, 0)
+                                                         : DS_OK;
 }
 
 static ds_result ds__across_gather(ds__stage *st, const ds__comm_call *c) {
-    int root;
-    int here;
-    ds__smem in;
-    ds__smem all;
-    int dim = c->dim;
-    size_t device = ds__stage_root(st, &root, &here);
+    size_t device;
+    int here = ds__stage_root(st, &device);
+    st->dim = c->dim;
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_single(st, c->out[0], here, "out"));
     DS__TRY(ds__stage_tensors(st, c->in, c->in_count, c->out, here ? 1 : 0, device));
-    DS__TRY(ds__dim_resolve(&dim, st->in[0].d.ndim));
-    const ds__stile *whole = here ? &st->out[0] : NULL;
-    DS__TRY(ds__stage_check_parts(st, here ? &whole->d : NULL, st->in, st->more->sizes, dim));
+    DS__TRY(ds__dim_resolve(&st->dim, st->in[0].d.ndim));
+    DS__TRY(
+        ds__stage_check_parts(st, here ? &st->out[0].d : NULL, st->in, st->more->sizes, st->dim));
     ds__stage_count(st, &st->in[0], st->more->sizes != NULL);
-    DS__TRY(ds__stage_check_disjoint(st, dim ? DS__STAGE_NEVER : DS__STAGE_PART_OF_OUTPUT));
+    DS__TRY(ds__stage_check_disjoint(st, st->dim ? DS__STAGE_NEVER : DS__STAGE_PART_OF_OUTPUT));
     DS__TRY(ds__stage_begin(st));
-    ds__division_of v = ds__division_open(st, whole, dim);
-    DS__TRY(ds__tiles_source(st, st->in, st->ins, &in));
-    DS__TRY(ds__division_memory(st, &v, 0, &all));
-    DS__TRY(ds__division_net(st, DS__NET_GATHER, &v, all, in));
-    return here && all.at != (void *)whole->d.first ? ds__division_copy(st, &v, all, 0) : DS_OK;
+    return ds__stage_run(st, DS__NET_GATHER, 1, ds__gather_prepare, ds__gather_finish);
+}
+
+static ds_result ds__scatter_prepare(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    ds__division_of v = ds__division_open(st, st->ins ? &st->in[0] : NULL);
+    DS__TRY(ds__division_memory(st, &v, 1, &m->from));
+    DS__TRY(ds__tiles_target(st, st->out, st->outs, &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->root = st->root;
+    net->count = ds__tiles_bytes(st->out, st->outs);
+    if (v.whole)
+        net->parts = ds__division_parts(st, &v, tables);
+    st->moved += net->count;
+    return DS_OK;
 }
 
 static ds_result ds__across_scatter(ds__stage *st, const ds__comm_call *c) {
-    int root;
-    int here;
-    int direct;
-    ds__smem all;
-    ds__smem out;
-    int dim = c->dim;
-    size_t device = ds__stage_root(st, &root, &here);
+    size_t device;
+    int here = ds__stage_root(st, &device);
+    st->dim = c->dim;
     DS__TRY(ds__stage_check_count(st, c->out, c->out_count, "outs"));
     DS__TRY(ds__stage_check_single(st, c->in[0], here, "the tensor"));
     DS__TRY(ds__stage_tensors(st, c->in, here ? 1 : 0, c->out, c->out_count, device));
-    DS__TRY(ds__dim_resolve(&dim, st->out[0].d.ndim));
-    const ds__stile *whole = here ? &st->in[0] : NULL;
-    DS__TRY(ds__stage_check_parts(st, here ? &whole->d : NULL, st->out, st->more->sizes, dim));
+    DS__TRY(ds__dim_resolve(&st->dim, st->out[0].d.ndim));
+    DS__TRY(
+        ds__stage_check_parts(st, here ? &st->in[0].d : NULL, st->out, st->more->sizes, st->dim));
     ds__stage_count(st, &st->out[0], st->more->sizes != NULL);
-    DS__TRY(ds__stage_check_disjoint(st, dim ? DS__STAGE_NEVER : DS__STAGE_PART_OF_INPUT));
+    DS__TRY(ds__stage_check_disjoint(st, st->dim ? DS__STAGE_NEVER : DS__STAGE_PART_OF_INPUT));
     DS__TRY(ds__stage_begin(st));
-    ds__division_of v = ds__division_open(st, whole, dim);
-    DS__TRY(ds__division_memory(st, &v, 1, &all));
-    DS__TRY(ds__tiles_target(st, st->out, st->outs, &out, &direct));
-    DS__TRY(ds__division_net(st, DS__NET_SCATTER, &v, all, out));
-    for (size_t i = 0; i < st->outs && !direct; i++)
-        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__smem_at(out, ds__tiles_bytes(st->out, i))));
-    return DS_OK;
+    return ds__stage_run(st, DS__NET_SCATTER, 1, ds__scatter_prepare, ds__stage_finish_parts);
 }
 
 /* ---- all_gather ------------------------------------------------------------------------------ */
 
+static ds_result ds__all_gather_prepare(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    ds__division_of v = ds__division_open(st, &st->out[0]);
+    DS__TRY(ds__stage_target(st, &st->out[0], &m->to));
+    DS__TRY(ds__tiles_source(st, st->in, st->ins, &m->from));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->parts = ds__division_parts(st, &v, tables);
+    st->moved += st->out[0].d.bytes;
+    return DS_OK;
+}
+
 static ds_result ds__across_all_gather(ds__stage *st, const ds__comm_call *c) {
-    ds__smem in;
-    ds__smem all;
+    st->dim = 0;
     DS__TRY(ds__stage_check_count(st, c->in, c->in_count, "tensors"));
     DS__TRY(ds__stage_check_count(st, c->out, c->out_count, "outs"));
     DS__TRY(ds__stage_tensors(st, c->in, c->in_count, c->out, c->out_count, 0));
@@ -4558,27 +4999,17 @@ static ds_result ds__across_all_gather(ds__stage *st, const ds__comm_call *c) {
     DS__TRY(ds__stage_check_disjoint(st, DS__STAGE_PART_OF_OUTPUT));
     if (!st->out[0].d.count)
         return DS_OK;
-    int64_t rows = st->out[0].d.shape[0];
-    ds__division_of v = { &st->out[0], st->more->sizes, rows, 0, st->out[0].d.count / rows };
     DS__TRY(ds__stage_begin(st));
-    DS__TRY(ds__stage_target(st, &st->out[0], &all));
-    DS__TRY(ds__tiles_source(st, st->in, st->ins, &in));
-    ds__rop *op = ds__stage_op(st, DS__NET_ALL_GATHER, ds__parts_bytes(st->g));
-    if (!op)
-        return DS_ERR_OUT_OF_MEMORY;
-    op->net.in = in.at;
-    op->net.out = all.at;
-    op->net.parts = ds__division_parts(st, &v, op->tables);
-    DS__TRY(ds__stage_net(st, op, st->out[0].d.bytes));
-    return ds__stage_spread(st, all);
+    return ds__stage_run(st, DS__NET_ALL_GATHER, 1, ds__all_gather_prepare, ds__stage_finish_all);
 }
 
 /* ---- all_to_all ------------------------------------------------------------------------------ */
 
-/* Rows that device i of this rank exchanges with device k of the group. */
+/* Rows that the device of a tile exchanges with device k of the group. */
 static int64_t ds__exchange_rows(const ds__stage *st, const int64_t *sizes, const ds__stile *tile,
-                                 size_t i, size_t k) {
-    return sizes ? sizes[i * st->g->devices + k] : tile->d.shape[0] / (int64_t)st->g->devices;
+                                 size_t k) {
+    return sizes ? sizes[tile->device * st->g->devices + k]
+                 : tile->d.shape[0] / (int64_t)st->g->devices;
 }
 
 /* Checks the sizes of the parts of one side. */
@@ -4597,20 +5028,19 @@ static ds_result ds__exchange_check(const ds__stage *st, const int64_t *sizes,
     return DS_OK;
 }
 
-/* Writes the table of one side: for each rank the parts of all pairs of devices. */
+/* Writes the table of one side: for each member the parts of all pairs of devices. */
 static ds__net_parts ds__exchange_parts(const ds__stage *st, const int64_t *sizes,
                                         const ds__stile *tile, void *table) {
-    const ds__group *g = st->g;
     size_t *list = table;
-    size_t n = (size_t)g->size;
+    size_t n = (size_t)st->size;
     size_t at = 0;
     for (size_t r = 0; r < n; r++) {
         list[n + r] = at;
-        for (size_t i = 0; i < st->count; i++) {
+        for (size_t i = 0; i < st->ins; i++) {
             const ds__dims *d = &tile[i].d;
             size_t row = d->shape[0] ? d->bytes / (size_t)d->shape[0] : 0;
-            for (size_t k = g->first[r]; k < g->first[r + 1]; k++)
-                at += (size_t)ds__exchange_rows(st, sizes, &tile[i], i, k) * row;
+            for (size_t k = st->first[r]; k < st->first[r + 1]; k++)
+                at += (size_t)ds__exchange_rows(st, sizes, &tile[i], k) * row;
         }
         list[r] = at - list[n + r];
     }
@@ -4618,23 +5048,21 @@ static ds__net_parts ds__exchange_parts(const ds__stage *st, const int64_t *size
 }
 
 /* Copies between the tensors of one side and a buffer with the parts in the order of the engine:
-   for each rank, for each device of the sender, for each device of the receiver. */
+   for each member, for each device of the sender, for each device of the receiver. */
 static ds_result ds__exchange_copy(ds__stage *st, const int64_t *sizes, const ds__stile *tile,
                                    ds__smem buffer, int sends) {
-    const ds__group *g = st->g;
-    size_t n = (size_t)g->size;
+    size_t n = (size_t)st->size;
     size_t at = 0;
-    for (size_t rank = 0; rank < n; rank++) {
-        size_t peers = g->first[rank + 1] - g->first[rank];
-        for (size_t p = 0; p < peers * st->count; p++) {
-            size_t i = sends ? p / peers : p % st->count;
-            size_t k = g->first[rank] + (sends ? p % peers : p / st->count);
-            const ds__stile *t = &tile[i];
+    for (size_t r = 0; r < n; r++) {
+        size_t peers = st->first[r + 1] - st->first[r];
+        for (size_t p = 0; p < peers * st->ins; p++) {
+            const ds__stile *t = &tile[sends ? p / peers : p % st->ins];
+            size_t k = st->first[r] + (sends ? p % peers : p / st->ins);
             size_t row = t->d.shape[0] ? t->d.bytes / (size_t)t->d.shape[0] : 0;
             int64_t before = 0;
             for (size_t j = 0; j < k; j++)
-                before += ds__exchange_rows(st, sizes, t, i, j);
-            int64_t rows = ds__exchange_rows(st, sizes, t, i, k);
+                before += ds__exchange_rows(st, sizes, t, j);
+            int64_t rows = ds__exchange_rows(st, sizes, t, k);
             int64_t elements = rows * (int64_t)(row / t->d.item);
             ds__smem mem = ds__stile_memory(t);
             ds_tensor a = ds__smem_flat(st, mem, (size_t)before * row, &elements);
@@ -4663,29 +5091,40 @@ static ds_result ds__exchange_flatten(ds__stage *st, ds__stile *tile, int copies
     return DS_OK;
 }
 
-static ds_result ds__all_to_all_run(ds__stage *st, ds__stile *in, ds__stile *out) {
+static ds_result ds__all_to_all_prepare(ds__stage *st, ds__net_op *net, void *tables) {
+    ds__stage_member *m = st->at;
+    size_t n = st->ins;
     const int64_t *sizes = st->more->sizes;
-    const int64_t *out_sizes = st->more->out_sizes;
-    ds__smem from = ds__stile_memory(in);
-    ds__smem to = ds__stile_memory(out);
-    int send_direct = st->count == 1 && ds__stile_is_direct(st, in);
-    int receive_direct = st->count == 1 && ds__stile_is_direct(st, out);
-    if (!send_direct) {
-        DS__TRY(ds__stage_buffer(st, ds__tiles_bytes(in, st->count), &from));
-        DS__TRY(ds__exchange_copy(st, sizes, in, from, 1));
-    }
-    if (!receive_direct)
-        DS__TRY(ds__stage_buffer(st, ds__tiles_bytes(out, st->count), &to));
-    ds__rop *op = ds__stage_op(st, DS__NET_ALL_TO_ALL, 2 * ds__parts_bytes(st->g));
-    if (!op)
+    m->flat = ds__stage_alloc(st, 2 * n * sizeof *m->flat);
+    if (!m->flat)
         return DS_ERR_OUT_OF_MEMORY;
-    char *tables = op->tables;
-    op->net.in = from.at;
-    op->net.out = to.at;
-    op->net.parts = ds__exchange_parts(st, sizes, in, tables);
-    op->net.out_parts = ds__exchange_parts(st, out_sizes, out, tables + ds__parts_bytes(st->g));
-    DS__TRY(ds__stage_net(st, op, ds__tiles_bytes(in, st->count)));
-    return !receive_direct ? ds__exchange_copy(st, out_sizes, out, to, 0) : DS_OK;
+    ds__stile *in = m->flat;
+    ds__stile *out = m->flat + n;
+    memcpy(in, st->in, n * sizeof *in);
+    memcpy(out, st->out, n * sizeof *out);
+    for (size_t i = 0; i < 2 * n; i++)
+        DS__TRY(ds__exchange_flatten(st, &m->flat[i], i < n));
+    DS__TRY(ds__tiles_target(st, in, n, &m->from));
+    if (m->from.at != (void *)in->d.first)
+        DS__TRY(ds__exchange_copy(st, sizes, in, m->from, 1));
+    DS__TRY(ds__tiles_target(st, out, n, &m->to));
+    net->in = m->from.at;
+    net->out = m->to.at;
+    net->parts = ds__exchange_parts(st, sizes, in, tables);
+    net->out_parts =
+        ds__exchange_parts(st, st->more->out_sizes, out, (char *)tables + ds__parts_bytes(st));
+    st->moved += ds__tiles_bytes(in, n);
+    return DS_OK;
+}
+
+static ds_result ds__all_to_all_finish(ds__stage *st) {
+    const ds__stage_member *m = st->at;
+    const ds__stile *out = m->flat + st->ins;
+    if (m->to.at != (void *)out->d.first)
+        DS__TRY(ds__exchange_copy(st, st->more->out_sizes, out, m->to, 0));
+    for (size_t i = 0; i < st->outs; i++)
+        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__stile_memory(&out[i])));
+    return DS_OK;
 }
 
 static ds_result ds__across_all_to_all(ds__stage *st, const ds__comm_call *c) {
@@ -4700,17 +5139,8 @@ static ds_result ds__across_all_to_all(ds__stage *st, const ds__comm_call *c) {
     DS__TRY(ds__exchange_check(st, o->out_sizes, st->out, "output"));
     ds__stage_count(st, &st->in[0], st->more->sizes != NULL);
     DS__TRY(ds__stage_check_disjoint(st, DS__STAGE_NEVER));
-    ds__stile *tile = ds__stage_alloc(st, 2 * st->count * sizeof *tile);
-    if (!tile)
-        return DS_ERR_OUT_OF_MEMORY;
-    memcpy(tile, st->in, 2 * st->count * sizeof *tile);
     DS__TRY(ds__stage_begin(st));
-    for (size_t i = 0; i < 2 * st->count; i++)
-        DS__TRY(ds__exchange_flatten(st, &tile[i], i < st->count));
-    DS__TRY(ds__all_to_all_run(st, tile, tile + st->count));
-    for (size_t i = 0; i < st->count; i++)
-        DS__TRY(ds__stage_unpack(st, &st->out[i], ds__stile_memory(&tile[st->count + i])));
-    return DS_OK;
+    return ds__stage_run(st, DS__NET_ALL_TO_ALL, 2, ds__all_to_all_prepare, ds__all_to_all_finish);
 }
 
 /* ranks/exchange.h - transfers between ranks, and barriers.
@@ -4736,8 +5166,12 @@ static ds_result ds__transfer_check(const ds__group *g, const ds_ranks_transfer 
     return DS_OK;
 }
 
-/* Returns the tag of the messages between the devices of a transfer, or -1: there is none. */
-static int ds__transfer_tag(const ds__group *g, const ds_ranks_transfer *t) {
+/* Returns the tag of the messages between the devices of a transfer, or -1: there is none. Members
+   that are devices need none. */
+static int ds__transfer_tag(const ds__stage *st, const ds_ranks_transfer *t) {
+    const ds__group *g = st->g;
+    if (st->each)
+        return 0;
     int rank = ds__group_rank_of(g, t->peer);
     size_t peer = t->peer - g->first[rank];
     size_t peers = g->first[rank + 1] - g->first[rank];
@@ -4750,12 +5184,15 @@ static ds_result ds__exchange_open(ds__stage *st, const ds_ranks_transfer *list,
     ds__group *g = ds__group_pin(st->options->ranks);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    ds_device *own = ds__stage_alloc(st, (count + 1) * sizeof *own);
+    ds_device *own = ds__stage_alloc(st, (count + 1) * (sizeof *own + sizeof(size_t)));
     ds_result r = own ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+    size_t *device_of = (size_t *)(void *)(own + (own ? count + 1 : 0));
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__transfer_check(g, &list[i], i);
-        if (r == DS_OK)
-            own[i] = g->own[list[i].device];
+        if (r < 0)
+            break;
+        own[i] = g->own[list[i].device];
+        device_of[i] = list[i].device;
     }
     if (r == DS_OK)
         own[count] = g->own[0]; /* for ds__stage.leading */
@@ -4763,6 +5200,7 @@ static ds_result ds__exchange_open(ds__stage *st, const ds_ranks_transfer *list,
     if (r < 0)
         return r;
     st->own = own;
+    st->device_of = device_of;
     st->count = count;
     r = ds__stage_open(st, DS__NET_EXCHANGE);
     const ds_tensor **tensors = r == DS_OK ? ds__stage_alloc(st, count * sizeof *tensors) : NULL;
@@ -4776,56 +5214,80 @@ static ds_result ds__exchange_open(ds__stage *st, const ds_ranks_transfer *list,
     return r;
 }
 
-/* Writes the messages of the engine. mem[i]: memory of transfer i. */
-static ds_result ds__exchange_messages(const ds__stage *st, const ds_ranks_transfer *list,
-                                       const ds__smem *mem, ds__net_transfer *out) {
+/* Returns 1 if transfer i is one of the selected member. */
+static int ds__transfer_is_mine(const ds__stage *st, size_t i) {
+    return ds__stage_member_of(st, i) == st->at;
+}
+
+/* Gives the transfers of the selected member their memory, and writes them at `out`. Returns their
+   number in *out_count. */
+static ds_result ds__exchange_member(ds__stage *st, const ds_ranks_transfer *list, ds__smem *mem,
+                                     ds__net_transfer *out, size_t *out_count) {
     const ds__group *g = st->g;
+    *out_count = 0;
     for (size_t i = 0; i < st->count; i++) {
-        int tag = ds__transfer_tag(g, &list[i]);
+        const ds_ranks_transfer *t = &list[i];
+        int tag = ds__transfer_tag(st, t);
+        if (!ds__transfer_is_mine(st, i))
+            continue;
         if (tag < 0)
             return ds__fail(DS_ERR_UNSUPPORTED,
                             "transfer %zu: the two ranks have more than %d pairs of devices", i,
                             DS__EXCHANGE_TAGS);
-        out[i] = (ds__net_transfer){ .at = mem[i].at,
-                                     .bytes = st->in[i].d.bytes,
-                                     .rank = ds__group_rank_of(g, list[i].peer),
-                                     .tag = tag,
-                                     .receive = list[i].kind == DS_RANKS_RECEIVE };
+        DS__TRY(t->kind == DS_RANKS_SEND ? ds__stage_source(st, &st->whole.in[i], &mem[i])
+                                         : ds__stage_target(st, &st->whole.in[i], &mem[i]));
+        int peer = st->each ? (int)t->peer : ds__group_rank_of(g, t->peer);
+        out[(*out_count)++] = (ds__net_transfer){ .at = mem[i].at,
+                                                  .bytes = st->whole.in[i].d.bytes,
+                                                  .rank = peer,
+                                                  .tag = tag,
+                                                  .receive = t->kind == DS_RANKS_RECEIVE };
+    }
+    return DS_OK;
+}
+
+/* Prepares the operation: the transfers of all members, one member behind the other. */
+static ds_result ds__exchange_prepare(ds__stage *st, ds__rop *op, const ds_ranks_transfer *list,
+                                      ds__smem *mem) {
+    size_t own = st->g->first[st->g->rank];
+    ds__net_transfer *at = (ds__net_transfer *)(void *)((char *)op->tables + ds__stage_lists(st));
+    op->transfers = (ds__rtransfer *)(void *)(at + st->count);
+    for (size_t i = 0; i < st->count; i++)
+        op->transfers[i] =
+            (ds__rtransfer){ own + list[i].device, list[i].peer, (uint64_t)st->in[i].d.count, 0 };
+    for (size_t m = 0; m < st->members; m++) {
+        ds__net_op *net = op->members ? &op->members[m].op : &op->net;
+        ds__stage_select(st, &st->member[m]);
+        net->transfers = at;
+        ds_result r = ds__exchange_member(st, list, mem, at, &net->transfer_count);
+        at += net->transfer_count;
+        ds__stage_select(st, &st->whole);
+        if (r < 0)
+            return r;
     }
     return DS_OK;
 }
 
 static ds_result ds__exchange_run(ds__stage *st, const ds_ranks_transfer *list) {
-    size_t bytes = 0;
+    size_t bytes = ds__tiles_bytes(st->in, st->count);
     ds__smem *mem = ds__stage_alloc(st, st->count * sizeof *mem);
-    ds_result r = mem ? ds__stage_begin(st) : DS_ERR_OUT_OF_MEMORY;
-    for (size_t i = 0; i < st->count && r == DS_OK; i++) {
-        bytes += st->in[i].d.bytes;
-        r = list[i].kind == DS_RANKS_SEND ? ds__stage_source(st, &st->in[i], &mem[i])
-                                          : ds__stage_target(st, &st->in[i], &mem[i]);
-    }
-    ds__rop *op = r == DS_OK
-                      ? ds__stage_op(st, DS__NET_EXCHANGE,
-                                     st->count * (sizeof(ds__net_transfer) + sizeof(ds__rtransfer)))
-                      : NULL;
+    if (!mem)
+        return DS_ERR_OUT_OF_MEMORY;
+    DS__TRY(ds__stage_begin(st));
+    ds__rop *op = ds__stage_op(st, DS__NET_EXCHANGE,
+                               st->count * (sizeof(ds__net_transfer) + sizeof(ds__rtransfer)));
     if (!op)
-        return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
-    op->net.transfers = op->tables;
-    op->net.transfer_count = st->count;
-    op->transfers = (ds__rtransfer *)(void *)((ds__net_transfer *)op->tables + st->count);
-    for (size_t i = 0; i < st->count; i++)
-        op->transfers[i] = (ds__rtransfer){ st->g->first[st->g->rank] + list[i].device,
-                                            list[i].peer, (uint64_t)st->in[i].d.count, 0 };
-    r = ds__exchange_messages(st, list, mem, op->tables);
+        return DS_ERR_OUT_OF_MEMORY;
+    ds_result r = ds__exchange_prepare(st, op, list, mem);
     if (r < 0) {
         ds__rop_give_back(op);
         return r;
     }
-    r = ds__stage_net(st, op, bytes);
-    for (size_t i = 0; i < st->count && r == DS_OK; i++)
+    DS__TRY(ds__stage_net(st, op, bytes));
+    for (size_t i = 0; i < st->count; i++)
         if (list[i].kind == DS_RANKS_RECEIVE)
-            r = ds__stage_unpack(st, &st->in[i], mem[i]);
-    return r;
+            DS__TRY(ds__stage_unpack(st, &st->in[i], mem[i]));
+    return DS_OK;
 }
 
 /* Runs transfers in the public function `fn`. */
@@ -5519,6 +5981,18 @@ static ds_result ds__local_shrink(void *comm, const int *excluded, size_t count,
     return ds__world_join(ds__local_id(c, "shrink", count, 0, id), rank, size, deadline, out);
 }
 
+static ds_result ds__local_grow_id(void *comm, char out[DS_RANKS_ID_SIZE]) {
+    (void)comm;
+    snprintf(out, DS_RANKS_ID_SIZE, "%016llx", (unsigned long long)ds__os_cookie());
+    return DS_OK;
+}
+
+static ds_result ds__local_grow(void *comm, const char *id, int size, uint64_t deadline,
+                                ds__net_comm *out) {
+    const ds__local_comm *c = comm;
+    return ds__world_join(id, c->rank, size, deadline, out);
+}
+
 static void ds__local_destroy(void *comm, int failed) {
     ds__local_comm *c = comm;
     (void)failed;
@@ -5548,6 +6022,8 @@ static const ds__ranks_engine ds__local_engine = { .name = "local",
                                                    .init = ds__local_init,
                                                    .split = ds__local_split,
                                                    .shrink = ds__local_shrink,
+                                                   .grow_id = ds__local_grow_id,
+                                                   .grow = ds__local_grow,
                                                    .start = ds__local_start,
                                                    .test = ds__local_test,
                                                    .abandon = ds__local_abandon,
@@ -7096,6 +7572,7 @@ static const ds__ranks_engine ds__mpi_engine = {
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct ds__nccl_handle *ds__nccl_comm;
 
@@ -7143,6 +7620,23 @@ typedef struct ds__nccl_config {
     int split_share;
 } ds__nccl_config;
 
+/* The configuration of an operation, as 2.31 has it. */
+typedef struct ds__nccl_how {
+    size_t size;
+    unsigned magic;
+    unsigned version;
+    void *ext;
+    int min_ctas;
+    int max_ctas;
+    int nvls_ctas;
+    int cga_cluster_size;
+    const char *algorithm;
+    int force_algorithm;
+    int cta_policy;
+    uint64_t tag;
+} ds__nccl_how;
+
+#define DS__NCCL_HOW_VERSION 23102
 #define DS__NCCL_UNDEFINED INT_MIN
 #define DS__NCCL_MAGIC 0xcafebeef
 #define DS__NCCL_VERSION 21803
@@ -7181,12 +7675,31 @@ typedef struct ds__nccl_config {
     X(Recv, (void *at, size_t count, ds__nccl_type type, int rank, ds__nccl_comm comm,             \
              ds__nccl_stream stream))
 
-/* X(function, parameters): functions of later versions, which may be missing: CommShrink since
-   2.27, CommRevoke since 2.29. */
-#define DS__NCCL_LATER_FUNCTIONS(X)                                                  \
-    X(CommShrink, (ds__nccl_comm comm, int *excluded, int count, ds__nccl_comm *out, \
-                   ds__nccl_config *config, int flags))                              \
-    X(CommRevoke, (ds__nccl_comm comm, int flags))
+/* X(function, parameters): functions of later versions, which may be missing: CommRegister since
+   2.19, CommShrink since 2.27, CommRevoke since 2.28.7, CommGrow since 2.29, those with Config at
+   their end since 2.31. */
+#define DS__NCCL_LATER_FUNCTIONS(X)                                                            \
+    X(CommRegister, (ds__nccl_comm comm, void *at, size_t size, void **handle))                \
+    X(CommDeregister, (ds__nccl_comm comm, void *handle))                                      \
+    X(CommShrink, (ds__nccl_comm comm, int *excluded, int count, ds__nccl_comm *out,           \
+                   ds__nccl_config *config, int flags))                                        \
+    X(CommRevoke, (ds__nccl_comm comm, int flags))                                             \
+    X(CommGetUniqueId, (ds__nccl_comm comm, ds__nccl_id * id))                                 \
+    X(CommGrow, (ds__nccl_comm comm, int size, const ds__nccl_id *id, int rank,                \
+                 ds__nccl_comm *out, ds__nccl_config *config))                                 \
+    X(AllReduceConfig,                                                                         \
+      (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op,            \
+       ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))                   \
+    X(ReduceConfig,                                                                            \
+      (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op, int root,  \
+       ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))                   \
+    X(BroadcastConfig, (const void *in, void *out, size_t count, ds__nccl_type type, int root, \
+                        ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))  \
+    X(AllGatherConfig, (const void *in, void *out, size_t count, ds__nccl_type type,           \
+                        ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))  \
+    X(ReduceScatterConfig,                                                                     \
+      (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op,            \
+       ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))
 
 /* X(function, parameters): functions that return a text. */
 #define DS__NCCL_TEXT_FUNCTIONS(X)              \
@@ -7287,7 +7800,8 @@ static ds_result ds__nccl_load(void) {
 /* ranks/nccl_id.h - the id by which the ranks of NCCL find each other.
 
    Reads and writes ids (ds__nccl_id_find, ds__nccl_id_format). An id of NCCL has 128 bytes; its
-   text has two hexadecimal digits for each.
+   text has two hexadecimal digits for each. The text of an id by which a rank joins a communicator
+   that grows begins with "grow:".
 
    Policy: ds_ranks_desc.id or, without it, the environment variable DEVSTREAM_RANKS_ID has the
    text, or "file:PATH". Rank 0 writes the text to a file, for which the others wait, and removes
@@ -7298,9 +7812,22 @@ static ds_result ds__nccl_load(void) {
    Locks: none.
    Threads: any. */
 
-/* Writes the text of an id: 256 digits and a zero. */
-static void ds__nccl_id_format(const ds__nccl_id *id, char *out) {
+/* An id as the ranks pass it. */
+typedef struct ds__nccl_ticket {
+    ds__nccl_id id;
+    int grows; /* 1: for ncclCommGrow */
+} ds__nccl_ticket;
+
+#define DS__NCCL_GROW "grow:"
+
+/* Writes the text of an id, of at most DS_RANKS_ID_SIZE bytes. */
+static void ds__nccl_id_format(const ds__nccl_ticket *ticket, char *out) {
     static const char digits[] = "0123456789abcdef";
+    const ds__nccl_id *id = &ticket->id;
+    if (ticket->grows) {
+        strcpy(out, DS__NCCL_GROW);
+        out += strlen(out);
+    }
     for (size_t i = 0; i < sizeof id->bytes; i++) {
         *out++ = digits[(unsigned char)id->bytes[i] >> 4];
         *out++ = digits[(unsigned char)id->bytes[i] & 15];
@@ -7316,7 +7843,12 @@ static int ds__nccl_id_digit(char c) {
 }
 
 /* Reads the text of an id. Returns 0 if it is not one. */
-static int ds__nccl_id_parse(const char *text, ds__nccl_id *out) {
+static int ds__nccl_id_parse(const char *text, ds__nccl_ticket *out_ticket) {
+    size_t prefix = strlen(DS__NCCL_GROW);
+    ds__nccl_id *out = &out_ticket->id;
+    out_ticket->grows = strncmp(text, DS__NCCL_GROW, prefix) == 0;
+    if (out_ticket->grows)
+        text += prefix;
     for (size_t i = 0; i < sizeof out->bytes; i++) {
         int high = ds__nccl_id_digit(text[2 * i]);
         int low = high < 0 ? -1 : ds__nccl_id_digit(text[2 * i + 1]);
@@ -7327,17 +7859,18 @@ static int ds__nccl_id_parse(const char *text, ds__nccl_id *out) {
     return text[2 * sizeof out->bytes] == '\0';
 }
 
-static ds_result ds__nccl_id_create(ds__nccl_id *out) {
-    ds__nccl_result code = ds__nccl.GetUniqueId(out);
+static ds_result ds__nccl_id_create(ds__nccl_ticket *out) {
+    out->grows = 0;
+    ds__nccl_result code = ds__nccl.GetUniqueId(&out->id);
     if (code == DS__NCCL_SUCCESS)
         return DS_OK;
     return ds__fail(DS_ERR_FAILED, "ncclGetUniqueId: %s", ds__nccl.GetErrorString(code));
 }
 
 /* Writes an id to a file that does not exist. */
-static ds_result ds__nccl_id_write(const char *path, const ds__nccl_id *id) {
+static ds_result ds__nccl_id_write(const char *path, const ds__nccl_ticket *id) {
     char part[1024];
-    char text[2 * sizeof id->bytes + 1];
+    char text[DS_RANKS_ID_SIZE];
     int n = snprintf(part, sizeof part, "%s.part", path);
     if (n < 0 || (size_t)n >= sizeof part)
         return ds__fail(DS_ERR_INVALID_VALUE, "the path of the id has more than 1000 characters");
@@ -7358,8 +7891,8 @@ static ds_result ds__nccl_id_write(const char *path, const ds__nccl_id *id) {
 }
 
 /* Waits for the file of another rank, and reads the id. */
-static ds_result ds__nccl_id_read(const char *path, uint64_t deadline, ds__nccl_id *out) {
-    char text[2 * sizeof out->bytes + 2];
+static ds_result ds__nccl_id_read(const char *path, uint64_t deadline, ds__nccl_ticket *out) {
+    char text[DS_RANKS_ID_SIZE + 1];
     FILE *file;
     while (!(file = fopen(path, "r"))) {
         if (ds__now_ns() > deadline)
@@ -7386,7 +7919,8 @@ static const char *ds__nccl_id_path(const char *text) {
 }
 
 /* Finds the id of the ranks. text: ds_ranks_desc.id. */
-static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline, ds__nccl_id *out) {
+static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline,
+                                  ds__nccl_ticket *out) {
     text = ds__nccl_id_text(text);
     const char *path = ds__nccl_id_path(text);
     if (!text && !ds__os_environment("NCCL_COMM_ID"))
@@ -7413,31 +7947,42 @@ static void ds__nccl_id_done(const char *text, int rank) {
         (void)remove(path);
 }
 
-/* ranks/nccl_comm.h - communicators of NCCL.
+/* ranks/nccl_link.h - communicators of NCCL: calls, failures, end.
 
-   Creates, splits, shrinks and destroys communicators of the engine "nccl". A rank is NCCL's rank
-   with its leading device.
+   Holds the communicators of a rank (ds__nccl_link), waits for them (ds__nccl_wait), ends their
+   work when their group fails (ds__nccl_stop), and destroys them (ds__nccl_destroy).
 
    Policy: communicators do not block. A call that needs other ranks, such as the first operation,
    returns ncclInProgress and is waited for here until the deadline, so that an abort or the time
-   limit ends it. When a group fails, its communicator is revoked, so that it can be shrunk; NCCL
-   before 2.29 cannot do that, and its communicator is aborted.
+   limit ends it. When a group fails, its communicators are revoked, so that they can be shrunk;
+   NCCL before 2.28.7 cannot do that, and they are aborted.
 
-   Invariants: one thread at a time calls NCCL for a communicator. An aborted communicator is NULL.
+   Invariants: one thread at a time calls NCCL for a communicator.
    Locks: `lock` of a communicator, held during the calls of NCCL; `stop` only tries it.
-   Threads: any. */
+   Threads: any; a thread that aborts, if NCCL cannot revoke. */
 
-typedef struct ds__nccl_link {
-    ds__nccl_comm comm; /* NULL: aborted */
+/* A rank of NCCL. */
+typedef struct ds__nccl_place {
+    ds__nccl_comm comm; /* NULL: its abort was left to a thread */
     int rank;
     int size;
-    ds_device device; /* that of this rank */
+    ds_device device;
+} ds__nccl_place;
+
+typedef struct ds__nccl_link {
+    ds__nccl_place own;     /* this rank */
+    ds__nccl_place *places; /* its devices in the second communicator, or NULL */
+    size_t count;
     ds__mutex lock;
     _Atomic int stopped; /* 1: the group has failed */
     int revoked;
+    ds__nccl_comm
+        *aborted; /* communicators that `aborter` aborts, count + 1; NULL: there is none */
+    ds__os_thread aborter;
     ds_stream stream;                   /* of operations between hosts */
     void *scratch;                      /* memory of the device, of a barrier */
     struct ds__nccl_host_op *abandoned; /* operations between hosts */
+    struct ds__nccl_buffer *buffers;    /* registered memory */
     ds__nccl_comm child; /* a split or shrink; a thread of NCCL writes it at the end */
 } ds__nccl_link;
 
@@ -7449,6 +7994,13 @@ static ds_result ds__nccl_check(ds__nccl_comm comm, ds__nccl_result code, const 
     return ds__fail(code == DS__NCCL_REMOTE_ERROR ? DS_ERR_ABORTED : DS_ERR_FAILED,
                     "nccl%s: %s (code %d)%s%.200s", call, ds__nccl.GetErrorString(code), (int)code,
                     last && *last ? ": " : "", last ? last : "");
+}
+
+/* Refuses what this NCCL is too old for. */
+static ds_result ds__nccl_old(const char *what, const char *version) {
+    int v = ds__nccl_state.version;
+    return ds__fail(DS_ERR_UNSUPPORTED, "NCCL %d.%d.%d cannot %s; %s or newer can", v / 10000,
+                    v / 100 % 100, v % 100, what, version);
 }
 
 /* Waits until the communicator has no work in progress. stopped: NULL, or ends the wait when it is
@@ -7497,20 +8049,66 @@ static void ds__nccl_end(ds_device device, const ds__library_scope *scope) {
     ds__driver_of(device)->library_end(scope);
 }
 
-/* Ends the work of a communicator whose group has failed. `lock` is held. */
-static void ds__nccl_end_work(ds__nccl_link *link) {
+/* Aborts a communicator on its device. */
+static void ds__nccl_abort(ds__nccl_comm comm, ds_device device) {
     ds__library_scope scope;
-    if (!link->comm || link->revoked)
+    if (!comm)
         return;
-    ds__nccl_begin(link->device, &scope);
-    if (ds__nccl.CommRevoke) {
-        link->revoked = 1;
-        (void)ds__nccl.CommRevoke(link->comm, 0);
-    } else {
-        (void)ds__nccl.CommAbort(link->comm);
-        link->comm = NULL;
+    ds__nccl_begin(device, &scope);
+    (void)ds__nccl.CommAbort(comm);
+    ds__nccl_end(device, &scope);
+}
+
+/* Revokes a communicator on its device. */
+static void ds__nccl_revoke(const ds__nccl_place *place) {
+    ds__library_scope scope;
+    ds__nccl_begin(place->device, &scope);
+    (void)ds__nccl.CommRevoke(place->comm, 0);
+    ds__nccl_end(place->device, &scope);
+}
+
+/* Returns the rank's place (0), or that of a device. */
+static ds__nccl_place *ds__nccl_at(ds__nccl_link *link, size_t i) {
+    return i ? &link->places[i - 1] : &link->own;
+}
+
+static void *ds__nccl_aborter(void *user) {
+    ds__nccl_link *link = user;
+    ds__os_library_thread();
+    for (size_t i = 0; i <= link->count; i++)
+        ds__nccl_abort(link->aborted[i], ds__nccl_at(link, i)->device);
+    return NULL;
+}
+
+/* Aborts all communicators on a thread: without a revoke, NCCL's abort may wait for work that comes
+   first in the streams. */
+static void ds__nccl_abort_all(ds__nccl_link *link) {
+    link->aborted = ds__host_alloc((link->count + 1) * sizeof *link->aborted);
+    if (!link->aborted)
+        return; /* ds__nccl_destroy aborts them */
+    for (size_t i = 0; i <= link->count; i++)
+        link->aborted[i] = ds__nccl_at(link, i)->comm;
+    if (ds__os_thread_start(&link->aborter, ds__nccl_aborter, link) != 0) {
+        ds__host_free(link->aborted);
+        link->aborted = NULL;
+        return;
     }
-    ds__nccl_end(link->device, &scope);
+    for (size_t i = 0; i <= link->count; i++)
+        ds__nccl_at(link, i)->comm = NULL;
+}
+
+/* Ends the work of a communicator whose group has failed, once. `lock` is held. */
+static void ds__nccl_end_work(ds__nccl_link *link) {
+    if (link->revoked || link->aborted)
+        return;
+    if (!ds__nccl.CommRevoke) {
+        ds__nccl_abort_all(link);
+        return;
+    }
+    link->revoked = 1;
+    for (size_t i = 0; i <= link->count; i++)
+        if (ds__nccl_at(link, i)->comm)
+            ds__nccl_revoke(ds__nccl_at(link, i));
 }
 
 static void ds__nccl_stop(void *comm) {
@@ -7569,27 +8167,65 @@ static void ds__nccl_free_abandoned(ds__nccl_link *link) {
     }
 }
 
-static void ds__nccl_destroy(void *comm, int failed) {
-    ds__nccl_link *link = comm;
+/* Memory that the program has registered. */
+typedef struct ds__nccl_buffer {
+    struct ds__nccl_buffer *next;
+    void *ptr;
+    void *handle[2]; /* with the rank's communicator, and with that of its device */
+    const ds__nccl_place *place[2];
+} ds__nccl_buffer;
+
+/* Takes registered memory from the list, and ends the registration if the communicators live. */
+static ds_result ds__nccl_buffer_end(ds__nccl_link *link, ds__nccl_buffer **at, int lives) {
+    ds__nccl_buffer *b = *at;
+    ds_result r = DS_OK;
+    for (int k = 0; k < 2 && lives; k++) {
+        const ds__nccl_place *p = b->place[k];
+        if (!p)
+            continue;
+        ds__nccl_result code = ds__nccl.CommDeregister(p->comm, b->handle[k]);
+        r = r < 0 ? r : ds__nccl_check(link->own.comm, code, "CommDeregister");
+    }
+    *at = b->next;
+    ds__host_free(b);
+    return r;
+}
+
+/* Ends a communicator without operations, on its device. */
+static void ds__nccl_finalize(const ds__nccl_place *place) {
     ds__library_scope scope;
     uint64_t deadline = ds__now_ns() + DS__RANKS_TIMEOUT_S * 1000000000ull;
+    ds_result r;
+    if (!place->comm)
+        return;
+    ds__nccl_begin(place->device, &scope);
+    ds__nccl_result code = ds__nccl.CommFinalize(place->comm);
+    DS__KEEPING(r, ds__nccl_wait(place->comm, code, "CommFinalize", deadline, NULL));
+    (void)(r == DS_OK ? ds__nccl.CommDestroy(place->comm) : ds__nccl.CommAbort(place->comm));
+    ds__nccl_end(place->device, &scope);
+}
+
+static void ds__nccl_destroy(void *comm, int failed) {
+    ds__nccl_link *link = comm;
     ds_result r = DS_OK;
+    if (link->aborted)
+        ds__os_thread_join(link->aborter);
+    while (link->buffers)
+        (void)ds__nccl_buffer_end(link, &link->buffers, !failed && !link->revoked);
+    for (size_t i = link->count + 1; i-- > 0;) {
+        if (failed || link->revoked)
+            ds__nccl_abort(ds__nccl_at(link, i)->comm, ds__nccl_at(link, i)->device);
+        else
+            ds__nccl_finalize(ds__nccl_at(link, i));
+    }
+    ds__nccl_abort(link->child, link->own.device); /* of a split that was given up, and has ended */
     if (link->scratch)
         DS__KEEPING(r, (ds_mem_free)(link->scratch));
     if (link->stream.id)
         DS__KEEPING(r, (ds_stream_destroy)(link->stream));
     DS_IGNORE(r);
-    ds__nccl_begin(link->device, &scope);
-    if (link->comm && (failed || link->revoked)) {
-        (void)ds__nccl.CommAbort(link->comm);
-    } else if (link->comm) {
-        ds__nccl_result code = ds__nccl.CommFinalize(link->comm);
-        DS__KEEPING(r, ds__nccl_wait(link->comm, code, "CommFinalize", deadline, NULL));
-        (void)(r == DS_OK ? ds__nccl.CommDestroy(link->comm) : ds__nccl.CommAbort(link->comm));
-    }
-    if (link->child) /* of a split that was given up; the parent has ended its job */
-        (void)ds__nccl.CommAbort(link->child);
-    ds__nccl_end(link->device, &scope);
+    ds__host_free(link->aborted);
+    ds__host_free(link->places);
     ds__nccl_free_abandoned(link);
     ds__mutex_destroy(&link->lock);
     ds__host_free(link);
@@ -7605,7 +8241,7 @@ static ds_result ds__nccl_link_create(ds__nccl_comm comm, int rank, int size, ds
         (void)ds__nccl.CommAbort(comm);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a communicator");
     }
-    *link = (ds__nccl_link){ .comm = comm, .rank = rank, .size = size, .device = device };
+    *link = (ds__nccl_link){ .own = { comm, rank, size, device } };
     ds__mutex_init(&link->lock);
     DS__KEEPING(r, (ds_stream_create)(&desc, &link->stream));
     if (r == DS_OK)
@@ -7618,8 +8254,18 @@ static ds_result ds__nccl_link_create(ds__nccl_comm comm, int rank, int size, ds
     return DS_OK;
 }
 
+/* ranks/nccl_comm.h - creation of communicators of NCCL.
+
+   Creates, splits, shrinks and grows communicators of the engine "nccl". A rank is NCCL's rank with
+   its leading device. If ranks have several devices, each device is a rank of NCCL in a second
+   communicator (ds__nccl_join).
+
+   Invariants: a communicator that a call of NCCL has begun is aborted or has a link in the end.
+   Locks: `lock` of the communicator from which another one is made.
+   Threads: any. */
+
 /* Returns rank and size of the options or, without them, of the launcher. */
-static ds_result ds__nccl_place(const ds_ranks_desc *desc, int *out_rank, int *out_size) {
+static ds_result ds__nccl_place_find(const ds_ranks_desc *desc, int *out_rank, int *out_size) {
     ds_ranks_launch launch;
     (ds_ranks_launch_get)(&launch);
     *out_rank = desc->size ? desc->rank : launch.rank;
@@ -7633,9 +8279,10 @@ static ds_result ds__nccl_place(const ds_ranks_desc *desc, int *out_rank, int *o
 
 static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds__net_comm *out) {
     ds_device device = { 0, 0 };
-    ds__nccl_id id;
+    ds__nccl_ticket ticket;
     ds__nccl_config config = ds__nccl_config_default();
     ds__nccl_comm comm = NULL;
+    ds__nccl_result code;
     ds__library_scope scope;
     int rank = 0;
     int size = 0;
@@ -7648,15 +8295,21 @@ static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds_
     if (r == DS_OK)
         r = ds__nccl_load();
     if (r == DS_OK)
-        r = ds__nccl_place(desc, &rank, &size);
+        r = ds__nccl_place_find(desc, &rank, &size);
     if (r == DS_OK)
-        r = ds__nccl_id_find(desc->id, rank, deadline, &id);
+        r = ds__nccl_id_find(desc->id, rank, deadline, &ticket);
+    if (r == DS_OK && ticket.grows && !ds__nccl.CommGrow)
+        r = ds__nccl_old("grow a communicator", "2.29");
     if (r < 0)
         return r;
 
+    const char *call = ticket.grows ? "CommGrow" : "CommInitRankConfig";
     ds__nccl_begin(device, &scope);
-    ds__nccl_result code = ds__nccl.CommInitRankConfig(&comm, size, id, rank, &config);
-    r = ds__nccl_wait(comm, code, "CommInitRankConfig", deadline, NULL);
+    if (ticket.grows)
+        code = ds__nccl.CommGrow(NULL, size, &ticket.id, rank, &comm, &config);
+    else
+        code = ds__nccl.CommInitRankConfig(&comm, size, ticket.id, rank, &config);
+    r = ds__nccl_wait(comm, code, call, deadline, NULL);
     if (r < 0 && comm)
         (void)ds__nccl.CommAbort(comm);
     ds__nccl_end(device, &scope);
@@ -7664,12 +8317,60 @@ static ds_result ds__nccl_init(const ds_ranks_desc *desc, uint64_t deadline, ds_
     return r < 0 ? r : ds__nccl_link_create(comm, rank, size, device, out);
 }
 
+static ds_result ds__nccl_key(char out[DS__RANKS_KEY]) {
+    ds__nccl_ticket ticket = { .grows = 0 };
+    _Static_assert(sizeof ticket.id == DS__RANKS_KEY, "a key is an id");
+    ds_result r = ds__nccl_id_create(&ticket);
+    memcpy(out, &ticket.id, sizeof ticket.id);
+    return r;
+}
+
+/* Calls NCCL for all devices of the rank, and waits for their communicators. */
+static ds_result ds__nccl_join_all(ds__nccl_link *link, ds__nccl_id id, uint64_t deadline) {
+    ds__nccl_config config = ds__nccl_config_default();
+    ds__library_scope scope;
+    ds__nccl_result code = ds__nccl.GroupStart();
+    ds_result r = ds__nccl_check(NULL, code, "GroupStart");
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < link->count && r == DS_OK; i++) {
+        ds__nccl_place *p = &link->places[i];
+        ds__nccl_begin(p->device, &scope);
+        code = ds__nccl.CommInitRankConfig(&p->comm, p->size, id, p->rank, &config);
+        r = ds__nccl_check(NULL, code, "CommInitRankConfig");
+        ds__nccl_end(p->device, &scope);
+    }
+    code = ds__nccl.GroupEnd();
+    if (r == DS_OK)
+        r = ds__nccl_check(NULL, code, "GroupEnd");
+    for (size_t i = 0; i < link->count && r == DS_OK; i++)
+        r = ds__nccl_wait(link->places[i].comm, DS__NCCL_IN_PROGRESS, "CommInitRankConfig",
+                          deadline, NULL);
+    return r;
+}
+
+/* If it fails, ds__nccl_destroy aborts what is there. */
+static ds_result ds__nccl_join(void *comm, const char key[DS__RANKS_KEY],
+                               const ds__net_devices *devices, uint64_t deadline) {
+    ds__nccl_link *link = comm;
+    ds__nccl_id id;
+    memcpy(&id, key, sizeof id);
+    link->places = ds__host_alloc(devices->count * sizeof *link->places);
+    if (!link->places)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for %zu communicators", devices->count);
+    link->count = devices->count;
+    for (size_t i = 0; i < link->count; i++)
+        link->places[i] =
+            (ds__nccl_place){ NULL, (int)(devices->first + i), (int)devices->all, devices->own[i] };
+    return ds__nccl_join_all(link, id, deadline);
+}
+
 /* Waits until NCCL has made link->child; `lock` is held. wanted 0: this rank is in no new
    communicator. */
 static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_result code, const char *call,
                                  uint64_t deadline, int wanted, ds__net_comm *out) {
     const _Atomic int *stopped = link->revoked ? NULL : &link->stopped;
-    ds_result r = ds__nccl_wait(link->comm, code, call, deadline, stopped);
+    ds_result r = ds__nccl_wait(link->own.comm, code, call, deadline, stopped);
     if (r < 0)
         return r;
     ds__nccl_comm child = __atomic_exchange_n(&link->child, NULL, __ATOMIC_ACQUIRE);
@@ -7693,7 +8394,8 @@ static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_result code, cons
 static ds_result ds__nccl_complete(const ds__nccl_link *link, ds_result r, ds__net_comm *out) {
     ds__net_comm made = *out;
     *out = (ds__net_comm){ NULL, 0, 0 };
-    return made.comm ? ds__nccl_link_create(made.comm, made.rank, made.size, link->device, out) : r;
+    return made.comm ? ds__nccl_link_create(made.comm, made.rank, made.size, link->own.device, out)
+                     : r;
 }
 
 static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadline,
@@ -7705,11 +8407,11 @@ static ds_result ds__nccl_split(void *comm, int color, int key, uint64_t deadlin
     ds_result r = ds__nccl_lock(link);
     if (r < 0)
         return r;
-    ds__nccl_begin(link->device, &scope);
-    ds__nccl_result code = ds__nccl.CommSplit(link->comm, color < 0 ? DS__NCCL_NO_COLOR : color,
+    ds__nccl_begin(link->own.device, &scope);
+    ds__nccl_result code = ds__nccl.CommSplit(link->own.comm, color < 0 ? DS__NCCL_NO_COLOR : color,
                                               key, &link->child, &config);
     r = ds__nccl_derive(link, code, "CommSplit", deadline, color >= 0, out);
-    ds__nccl_end(link->device, &scope);
+    ds__nccl_end(link->own.device, &scope);
     ds__nccl_unlock(link);
     return ds__nccl_complete(link, r, out);
 }
@@ -7720,21 +8422,19 @@ static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int co
     ds__nccl_config config = ds__nccl_config_default();
     ds_result r = DS_OK;
     int flags = atomic_load(&link->stopped) ? DS__NCCL_SHRINK_ABORT : 0;
-    if (!link->comm)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "the group has failed, and this NCCL (%d) cannot revoke a communicator; "
-                        "2.29 or newer can",
-                        ds__nccl_state.version);
+    if (!link->own.comm)
+        return ds__nccl_old("revoke the communicator of a group that has failed", "2.28.7");
     if (link->revoked) /* the revoke must be complete */
-        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
+        r = ds__nccl_wait(link->own.comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
     if (r < 0)
         return r;
     if (!count) { /* NCCL does not shrink without a rank to exclude */
-        ds__nccl_result code = ds__nccl.CommSplit(link->comm, 0, link->rank, &link->child, &config);
+        ds__nccl_result code =
+            ds__nccl.CommSplit(link->own.comm, 0, link->own.rank, &link->child, &config);
         return ds__nccl_derive(link, code, "CommSplit", deadline, 1, out);
     }
     ds__nccl_result code =
-        ds__nccl.CommShrink(link->comm, excluded, count, &link->child, &config, flags);
+        ds__nccl.CommShrink(link->own.comm, excluded, count, &link->child, &config, flags);
     return ds__nccl_derive(link, code, "CommShrink", deadline, 1, out);
 }
 
@@ -7743,21 +8443,64 @@ static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, 
     ds__nccl_link *link = comm;
     ds__library_scope scope;
     *out = (ds__net_comm){ NULL, 0, 0 };
-    if (!ds__nccl.CommShrink)
-        return ds__fail(DS_ERR_UNSUPPORTED,
-                        "this NCCL (%d) cannot shrink a communicator; 2.27 or newer can",
-                        ds__nccl_state.version);
+    if (count && !ds__nccl.CommShrink)
+        return ds__nccl_old("shrink a communicator", "2.27");
     int *list = ds__host_alloc((count + 1) * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a list of %zu ranks", count);
     for (size_t i = 0; i < count; i++)
         list[i] = excluded[i];
     ds__mutex_lock(&link->lock);
-    ds__nccl_begin(link->device, &scope);
+    ds__nccl_begin(link->own.device, &scope);
     ds_result r = ds__nccl_shrink_comm(link, list, (int)count, deadline, out);
-    ds__nccl_end(link->device, &scope);
+    ds__nccl_end(link->own.device, &scope);
     ds__nccl_unlock(link);
     ds__host_free(list);
+    return ds__nccl_complete(link, r, out);
+}
+
+/* NCCL before 2.29 makes the larger communicator anew. */
+static ds_result ds__nccl_grow_id(void *comm, char out[DS_RANKS_ID_SIZE]) {
+    ds__nccl_link *link = comm;
+    ds__nccl_ticket ticket = { .grows = ds__nccl.CommGrow != NULL };
+    ds_result r = ds__nccl_lock(link);
+    if (r < 0)
+        return r;
+    if (ticket.grows) {
+        ds__nccl_result code = ds__nccl.CommGetUniqueId(link->own.comm, &ticket.id);
+        r = ds__nccl_check(link->own.comm, code, "CommGetUniqueId");
+    } else {
+        r = ds__nccl_id_create(&ticket);
+    }
+    ds__nccl_unlock(link);
+    if (r == DS_OK)
+        ds__nccl_id_format(&ticket, out);
+    return r;
+}
+
+static ds_result ds__nccl_grow(void *comm, const char *id, int size, uint64_t deadline,
+                               ds__net_comm *out) {
+    ds__nccl_link *link = comm;
+    ds__library_scope scope;
+    ds__nccl_config config = ds__nccl_config_default();
+    ds__nccl_ticket ticket;
+    ds__nccl_result code;
+    *out = (ds__net_comm){ NULL, 0, 0 };
+    if (!ds__nccl_id_parse(id, &ticket))
+        return ds__fail(DS_ERR_INVALID_VALUE, "rank 0 has sent no id of NCCL");
+    ds_result r = ds__nccl_lock(link);
+    if (r < 0)
+        return r;
+    ds__nccl_begin(link->own.device, &scope);
+    if (ticket.grows)
+        code = ds__nccl.CommGrow(link->own.comm, size, link->own.rank ? NULL : &ticket.id, -1,
+                                 &link->child, &config);
+    else
+        code = ds__nccl.CommInitRankConfig(&link->child, size, ticket.id, link->own.rank, &config);
+    r = ds__nccl_derive(link, code, ticket.grows ? "CommGrow" : "CommInitRankConfig", deadline, 1,
+                        out);
+    ds__nccl_end(link->own.device, &scope);
+    ds__nccl_unlock(link);
     return ds__nccl_complete(link, r, out);
 }
 
@@ -7778,9 +8521,27 @@ static ds_result ds__nccl_shrink(void *comm, const int *excluded, size_t count, 
    Locks: `lock` of the communicator.
    Threads: any. */
 
+/* A call of NCCL for an operation. */
+typedef struct ds__nccl_job {
+    const ds__nccl_place *place;
+    void *stream;
+    const ds__nccl_how *how; /* NULL: as NCCL decides */
+    void *scratch;           /* memory of a barrier */
+    int grouped;             /* 1: a group call has begun */
+} ds__nccl_job;
+
 /* Calls a function of NCCL; gives DS_OK, also for work in progress, or reports its error. */
-#define DS__NCCL_CALL(link, function, ...) \
-    ds__nccl_check((link)->comm, ds__nccl.function(__VA_ARGS__), #function)
+#define DS__NCCL_CALL(job, function, ...) \
+    ds__nccl_check((job)->place->comm,    \
+                   ds__nccl.function(__VA_ARGS__, (job)->place->comm, (job)->stream), #function)
+
+/* The same for a function that can be configured. */
+#define DS__NCCL_COLLECTIVE(job, function, ...)                                             \
+    ((job)->how ? ds__nccl_check((job)->place->comm,                                        \
+                                 ds__nccl.function##Config(__VA_ARGS__, (job)->place->comm, \
+                                                           (job)->stream, (job)->how),      \
+                                 #function "Config")                                        \
+                : DS__NCCL_CALL(job, function, __VA_ARGS__))
 
 /* Returns NCCL's type of an element, or -1. */
 static ds__nccl_type ds__nccl_type_of(ds_dtype dtype) {
@@ -7839,43 +8600,42 @@ static int ds__nccl_reaches(ds__net_kind kind) {
 
 /* ---- kinds of operations --------------------------------------------------------------------- */
 
-/* Begins a group call, which ds__nccl_put ends. */
-static ds_result ds__nccl_group(const ds__nccl_link *link, int *grouped) {
-    ds_result r = ds__nccl_check(link->comm, ds__nccl.GroupStart(), "GroupStart");
-    *grouped = r == DS_OK;
+/* Begins a group call. */
+static ds_result ds__nccl_group(ds__nccl_job *j) {
+    ds_result r = ds__nccl_check(j->place->comm, ds__nccl.GroupStart(), "GroupStart");
+    j->grouped = r == DS_OK;
     return r;
 }
 
-static ds_result ds__nccl_all_gather(const ds__nccl_link *link, const ds__net_op *op, void *stream,
-                                     int *grouped) {
+static ds_result ds__nccl_all_gather(ds__nccl_job *j, const ds__net_op *op) {
     const ds__net_parts *parts = &op->parts;
-    if (ds__net_parts_equal(parts, link->size))
-        return DS__NCCL_CALL(link, AllGather, op->in, op->out, parts->bytes[0], DS__NCCL_INT8,
-                             link->comm, stream);
-    ds_result r = ds__nccl_group(link, grouped);
-    for (int i = 0; r == DS_OK && i < link->size; i++) {
+    const ds__nccl_place *p = j->place;
+    if (ds__net_parts_equal(parts, p->size))
+        return DS__NCCL_COLLECTIVE(j, AllGather, op->in, op->out, parts->bytes[0], DS__NCCL_INT8);
+    ds_result r = ds__nccl_group(j);
+    for (int i = 0; r == DS_OK && i < p->size; i++) {
         void *out = ds__behind(op->out, parts->at[i]);
         if (parts->bytes[i])
-            r = DS__NCCL_CALL(link, Broadcast, i == link->rank ? op->in : out, out, parts->bytes[i],
-                              DS__NCCL_INT8, i, link->comm, stream);
+            r = DS__NCCL_COLLECTIVE(j, Broadcast, i == p->rank ? op->in : out, out, parts->bytes[i],
+                                    DS__NCCL_INT8, i);
     }
     return r;
 }
 
-static ds_result ds__nccl_reduce_scatter(const ds__nccl_link *link, const ds__net_op *op,
-                                         void *stream, int *grouped) {
+static ds_result ds__nccl_reduce_scatter(ds__nccl_job *j, const ds__net_op *op) {
     const ds__net_parts *parts = &op->parts;
+    const ds__nccl_place *p = j->place;
     size_t unit = (size_t)op->dtype.bits / 8;
     ds__nccl_type type = ds__nccl_type_of(op->dtype);
     ds__nccl_op combine = ds__nccl_operator(op->reduce_op);
-    if (ds__net_parts_equal(parts, link->size))
-        return DS__NCCL_CALL(link, ReduceScatter, op->in, op->out, parts->bytes[0] / unit, type,
-                             combine, link->comm, stream);
-    ds_result r = ds__nccl_group(link, grouped);
-    for (int i = 0; r == DS_OK && i < link->size; i++)
+    if (ds__net_parts_equal(parts, p->size))
+        return DS__NCCL_COLLECTIVE(j, ReduceScatter, op->in, op->out, parts->bytes[0] / unit, type,
+                                   combine);
+    ds_result r = ds__nccl_group(j);
+    for (int i = 0; r == DS_OK && i < p->size; i++)
         if (parts->bytes[i])
-            r = DS__NCCL_CALL(link, Reduce, ds__behind(op->in, parts->at[i]), op->out,
-                              parts->bytes[i] / unit, type, combine, i, link->comm, stream);
+            r = DS__NCCL_COLLECTIVE(j, Reduce, ds__behind(op->in, parts->at[i]), op->out,
+                                    parts->bytes[i] / unit, type, combine, i);
     return r;
 }
 
@@ -7888,99 +8648,164 @@ static int ds__nccl_transfer_compare(const void *left, const void *right) {
     return a < b ? -1 : 1;
 }
 
-static ds_result ds__nccl_transfers(const ds__nccl_link *link, const ds__net_transfer *list,
-                                    size_t count, void *stream, int *grouped) {
+static ds_result ds__nccl_transfers(ds__nccl_job *j, const ds__net_transfer *list, size_t count) {
     const ds__net_transfer **order = ds__host_alloc((count + 1) * sizeof *order);
     if (!order)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers", count);
     for (size_t i = 0; i < count; i++)
         order[i] = &list[i];
     qsort(order, count, sizeof *order, ds__nccl_transfer_compare);
-    ds_result r = ds__nccl_group(link, grouped);
+    ds_result r = ds__nccl_group(j);
     for (size_t i = 0; r == DS_OK && i < count; i++) {
         const ds__net_transfer *t = order[i];
-        if (t->receive)
-            r = DS__NCCL_CALL(link, Recv, t->at, t->bytes, DS__NCCL_INT8, t->rank, link->comm,
-                              stream);
-        else
-            r = DS__NCCL_CALL(link, Send, t->at, t->bytes, DS__NCCL_INT8, t->rank, link->comm,
-                              stream);
+        r = t->receive ? DS__NCCL_CALL(j, Recv, t->at, t->bytes, DS__NCCL_INT8, t->rank)
+                       : DS__NCCL_CALL(j, Send, t->at, t->bytes, DS__NCCL_INT8, t->rank);
     }
     ds__host_free(order);
     return r;
 }
 
-static ds_result ds__nccl_messages(const ds__nccl_link *link, const ds__net_op *op, void *stream,
-                                   int *grouped) {
-    ds__net_transfer *list = ds__host_alloc(2 * (size_t)link->size * sizeof *list);
+static ds_result ds__nccl_messages(ds__nccl_job *j, const ds__net_op *op) {
+    const ds__nccl_place *p = j->place;
+    ds__net_transfer *list = ds__host_alloc(2 * (size_t)p->size * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
-                        link->size);
-    size_t count = ds__net_messages(op, link->rank, link->size, list);
-    ds_result r = ds__nccl_transfers(link, list, count, stream, grouped);
+                        p->size);
+    size_t count = ds__net_messages(op, p->rank, p->size, list);
+    ds_result r = ds__nccl_transfers(j, list, count);
     ds__host_free(list);
     return r;
 }
 
-/* Calls NCCL for an operation. *grouped 1: a group call has begun. */
-static ds_result ds__nccl_call(const ds__nccl_link *link, const ds__net_op *op, void *stream,
-                               int *grouped) {
+static ds_result ds__nccl_kind(ds__nccl_job *j, const ds__net_op *op) {
     ds__nccl_type type = ds__nccl_type_of(op->dtype);
     ds__nccl_op combine = ds__nccl_operator(op->reduce_op);
     switch (op->kind) {
     case DS__NET_ALL_REDUCE:
-        return DS__NCCL_CALL(link, AllReduce, op->in, op->out, op->count, type, combine, link->comm,
-                             stream);
+        return DS__NCCL_COLLECTIVE(j, AllReduce, op->in, op->out, op->count, type, combine);
     case DS__NET_REDUCE:
-        return DS__NCCL_CALL(link, Reduce, op->in, op->out, op->count, type, combine, op->root,
-                             link->comm, stream);
+        return DS__NCCL_COLLECTIVE(j, Reduce, op->in, op->out, op->count, type, combine, op->root);
     case DS__NET_REDUCE_SCATTER:
-        return ds__nccl_reduce_scatter(link, op, stream, grouped);
+        return ds__nccl_reduce_scatter(j, op);
     case DS__NET_BROADCAST:
-        return DS__NCCL_CALL(link, Broadcast, op->out, op->out, op->count, DS__NCCL_INT8, op->root,
-                             link->comm, stream);
+        return DS__NCCL_COLLECTIVE(j, Broadcast, op->out, op->out, op->count, DS__NCCL_INT8,
+                                   op->root);
     case DS__NET_ALL_GATHER:
-        return ds__nccl_all_gather(link, op, stream, grouped);
+        return ds__nccl_all_gather(j, op);
     case DS__NET_GATHER:
     case DS__NET_SCATTER:
     case DS__NET_ALL_TO_ALL:
-        return ds__nccl_messages(link, op, stream, grouped);
+        return ds__nccl_messages(j, op);
     case DS__NET_EXCHANGE:
-        return ds__nccl_transfers(link, op->transfers, op->transfer_count, stream, grouped);
+        return ds__nccl_transfers(j, op->transfers, op->transfer_count);
     case DS__NET_BARRIER:
     case DS__NET_KINDS:
         break;
     }
-    return DS__NCCL_CALL(link, AllReduce, link->scratch, link->scratch, 1, DS__NCCL_INT32,
-                         DS__NCCL_SUM, link->comm, stream);
+    return DS__NCCL_CALL(j, AllReduce, j->scratch, j->scratch, 1, DS__NCCL_INT32, DS__NCCL_SUM);
+}
+
+/* Returns NCCL's form of a configuration. */
+static ds__nccl_how ds__nccl_how_of(const ds_ranks_nccl *n) {
+    return (ds__nccl_how){ .size = sizeof(ds__nccl_how),
+                           .magic = DS__NCCL_MAGIC,
+                           .version = DS__NCCL_HOW_VERSION,
+                           .min_ctas = n->min_ctas ? n->min_ctas : DS__NCCL_UNDEFINED,
+                           .max_ctas = n->max_ctas ? n->max_ctas : DS__NCCL_UNDEFINED,
+                           .nvls_ctas = n->nvls_ctas ? n->nvls_ctas : DS__NCCL_UNDEFINED,
+                           .cga_cluster_size =
+                               n->cga_cluster_size ? n->cga_cluster_size : DS__NCCL_UNDEFINED,
+                           .algorithm = n->algorithm,
+                           .force_algorithm = !n->is_hint,
+                           .cta_policy = n->cta_policy ? n->cta_policy : DS__NCCL_UNDEFINED };
+}
+
+/* Calls NCCL for an operation on a stream. */
+static ds_result ds__nccl_call(const ds__nccl_place *place, const ds__net_op *op, void *stream,
+                               void *scratch) {
+    ds__nccl_how how;
+    ds__nccl_job job = { .place = place, .stream = stream, .scratch = scratch };
+    if (DS__UNLIKELY(op->nccl != NULL)) {
+        how = ds__nccl_how_of(op->nccl);
+        job.how = &how;
+    }
+    ds_result r = ds__nccl_kind(&job, op);
+    if (job.grouped) {
+        ds__nccl_result code = ds__nccl.GroupEnd();
+        r = r == DS_OK ? ds__nccl_check(place->comm, code, "GroupEnd") : r;
+    }
+    return r;
 }
 
 /* ---- the functions of the engine ------------------------------------------------------------- */
 
-/* Enqueues an operation, and waits until NCCL has enqueued it. */
+/* Waits until NCCL has enqueued the operations of a communicator. */
+static ds_result ds__nccl_settle(ds__nccl_link *link, const ds__nccl_place *place,
+                                 uint64_t deadline) {
+    return ds__nccl_wait(place->comm, DS__NCCL_IN_PROGRESS, "CommGetAsyncError", deadline,
+                         &link->stopped);
+}
+
+/* Enqueues the operations of all devices of the rank, in one group call. */
+static ds_result ds__nccl_enqueue_each(ds__nccl_link *link, const ds__net_member *members,
+                                       uint64_t deadline) {
+    ds__nccl_result code = ds__nccl.GroupStart();
+    ds_result r = ds__nccl_check(link->own.comm, code, "GroupStart");
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < link->count && r == DS_OK; i++) {
+        if (members[i].native)
+            r = ds__nccl_call(&link->places[i], &members[i].op, members[i].native, NULL);
+    }
+    code = ds__nccl.GroupEnd();
+    if (r == DS_OK)
+        r = ds__nccl_check(link->own.comm, code, "GroupEnd");
+    for (size_t i = 0; i < link->count && r == DS_OK; i++)
+        if (members[i].native)
+            r = ds__nccl_settle(link, &link->places[i], deadline);
+    return r;
+}
+
+/* Enqueues the operation of the rank. */
+static ds_result ds__nccl_enqueue_one(ds__nccl_link *link, const ds__net_op *op, void *native,
+                                      uint64_t deadline) {
+    ds_result r = ds__nccl_call(&link->own, op, native, link->scratch);
+    return r == DS_OK ? ds__nccl_settle(link, &link->own, deadline) : r;
+}
+
+/* Ends the work of a communicator whose operation could not be enqueued, and waits until no thread
+   of NCCL enqueues any more, since the caller may destroy the stream. `lock` is held. */
+__attribute__((cold, noinline)) static void ds__nccl_give_up(ds__nccl_link *link) {
+    uint64_t deadline = ds__now_ns() + 1000000000u;
+    ds__kept_error error;
+    ds__error_save(&error);
+    atomic_store(&link->stopped, 1);
+    ds__nccl_end_work(link);
+    for (size_t i = 0; i <= link->count; i++)
+        if (ds__nccl_at(link, i)->comm)
+            (void)ds__nccl_wait(ds__nccl_at(link, i)->comm, DS__NCCL_IN_PROGRESS, "CommRevoke",
+                                deadline, NULL);
+    ds__error_restore(&error);
+}
+
+/* Enqueues operations, and waits until NCCL has enqueued them. */
 static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native,
-                                  uint64_t deadline) {
+                                  const ds__net_member *members, uint64_t deadline) {
     ds__nccl_link *link = comm;
-    int grouped = 0;
     ds_result r = ds__nccl_lock(link);
     if (r < 0)
         return r;
-    r = ds__nccl_call(link, op, native, &grouped);
-    if (grouped) {
-        ds__nccl_result code = ds__nccl.GroupEnd();
-        if (r == DS_OK)
-            r = ds__nccl_check(link->comm, code, "GroupEnd");
-    }
-    if (r == DS_OK)
-        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommGetAsyncError", deadline,
-                          &link->stopped);
+    r = members ? ds__nccl_enqueue_each(link, members, deadline)
+                : ds__nccl_enqueue_one(link, op, native, deadline);
+    if (DS__UNLIKELY(r < 0))
+        ds__nccl_give_up(link);
     ds__nccl_unlock(link);
     return r;
 }
 
 static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
     ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
-    return ds__nccl_enqueue(h->link, &h->net, native, h->net.deadline);
+    return ds__nccl_enqueue(h->link, &h->net, native, NULL, h->net.deadline);
 }
 
 /* Enqueues the copies and the operation. */
@@ -8010,9 +8835,9 @@ static ds_result ds__nccl_start(void *comm, const ds__net_op *op, ds__net_reques
     ds__nccl_link *link = comm;
     ds_result r;
     void *pinned = NULL;
-    size_t own = op->parts.bytes[link->rank];
+    size_t own = op->parts.bytes[link->own.rank];
     size_t bytes = 0;
-    for (int i = 0; i < link->size; i++)
+    for (int i = 0; i < link->own.size; i++)
         bytes += op->parts.bytes[i];
     ds__nccl_host_op *h = ds__host_alloc(sizeof *h);
     if (!h)
@@ -8069,25 +8894,121 @@ static void ds__nccl_tell(void *comm, ds_result code, const char *reason) {
     (void)reason;
 }
 
+/* Returns the error that NCCL has found in a communicator by itself, or ncclSuccess. */
+static ds__nccl_result ds__nccl_error_of(const ds__nccl_place *place,
+                                         char reason[DS__RANKS_REASON]) {
+    ds__nccl_result code = DS__NCCL_SUCCESS;
+    if (!place->comm || ds__nccl.CommGetAsyncError(place->comm, &code) != DS__NCCL_SUCCESS ||
+        code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS)
+        return DS__NCCL_SUCCESS;
+    const char *last = ds__nccl.GetLastError(place->comm);
+    snprintf(reason, DS__RANKS_REASON, "NCCL reports an error: %s%s%.200s",
+             ds__nccl.GetErrorString(code), last && *last ? ": " : "", last ? last : "");
+    return code;
+}
+
 /* Asks for an error that NCCL has found by itself. */
 static ds_result ds__nccl_hear(void *comm, char reason[DS__RANKS_REASON], int *out_rank) {
     ds__nccl_link *link = comm;
     ds__nccl_result code = DS__NCCL_SUCCESS;
-    *out_rank = link->rank;
+    *out_rank = link->own.rank;
     if (!ds__mutex_trylock(&link->lock))
         return DS_OK;
-    if (link->comm && !atomic_load(&link->stopped) &&
-        ds__nccl.CommGetAsyncError(link->comm, &code) != DS__NCCL_SUCCESS)
-        code = DS__NCCL_SUCCESS;
-    if (code != DS__NCCL_SUCCESS && code != DS__NCCL_IN_PROGRESS) {
-        const char *last = ds__nccl.GetLastError(link->comm);
-        snprintf(reason, DS__RANKS_REASON, "NCCL reports an error: %s%s%.200s",
-                 ds__nccl.GetErrorString(code), last && *last ? ": " : "", last ? last : "");
+    if (!atomic_load(&link->stopped)) {
+        code = ds__nccl_error_of(&link->own, reason);
+        for (size_t i = 0; i < link->count && code == DS__NCCL_SUCCESS; i++)
+            code = ds__nccl_error_of(&link->places[i], reason);
     }
     ds__mutex_unlock(&link->lock);
-    if (code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS)
+    if (code == DS__NCCL_SUCCESS)
         return DS_OK;
     return code == DS__NCCL_REMOTE_ERROR ? DS_ERR_ABORTED : DS_ERR_FAILED;
+}
+
+/* ---- registered memory, configuration -------------------------------------------------------- */
+
+/* Returns the link of the list that has the memory, or its end. */
+static ds__nccl_buffer **ds__nccl_buffer_find(ds__nccl_link *link, const void *ptr) {
+    ds__nccl_buffer **at = &link->buffers;
+    while (*at && (*at)->ptr != ptr)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Registers the memory with the communicators of its device. `lock` is held. */
+static ds_result ds__nccl_buffer_begin(ds__nccl_link *link, ds__nccl_buffer *b, size_t size,
+                                       ds_device device) {
+    ds_result r = DS_OK;
+    int count = 0;
+    for (size_t i = 0; i <= link->count && r == DS_OK; i++) {
+        const ds__nccl_place *p = ds__nccl_at(link, i);
+        if (ds__device_key(p->device) != ds__device_key(device))
+            continue;
+        r = ds__nccl_check(p->comm, ds__nccl.CommRegister(p->comm, b->ptr, size, &b->handle[count]),
+                           "CommRegister");
+        if (r == DS_OK)
+            b->place[count++] = p;
+    }
+    return r;
+}
+
+static ds_result ds__nccl_enlist(void *comm, void *ptr, size_t size, ds_device device) {
+    ds__nccl_link *link = comm;
+    ds__library_scope scope;
+    ds__kept_error error;
+    if (!ds__nccl.CommRegister || !ds__nccl.CommDeregister)
+        return ds__nccl_old("register memory", "2.19");
+    ds_result r = ds__nccl_lock(link);
+    if (r < 0)
+        return r;
+    ds__nccl_buffer *b = NULL;
+    if (*ds__nccl_buffer_find(link, ptr))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is registered already", ptr);
+    else if (!(b = ds__host_alloc(sizeof *b)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a registration");
+    if (b) {
+        b->ptr = ptr;
+        b->next = link->buffers;
+        link->buffers = b;
+        ds__nccl_begin(device, &scope);
+        r = ds__nccl_buffer_begin(link, b, size, device);
+        if (r < 0) {
+            ds__error_save(&error);
+            (void)ds__nccl_buffer_end(link, &link->buffers, 1);
+            ds__error_restore(&error);
+        }
+        ds__nccl_end(device, &scope);
+    }
+    ds__nccl_unlock(link);
+    return r;
+}
+
+static ds_result ds__nccl_delist(void *comm, void *ptr) {
+    ds__nccl_link *link = comm;
+    ds__mutex_lock(&link->lock);
+    ds__nccl_buffer **at = ds__nccl_buffer_find(link, ptr);
+    ds_result r = *at ? ds__nccl_buffer_end(link, at, !atomic_load(&link->stopped))
+                      : ds__fail(DS_ERR_INVALID_VALUE, "%p is not registered", ptr);
+    ds__nccl_unlock(link);
+    return r;
+}
+
+/* Only functions that compute have a form with a configuration. */
+static ds_result ds__nccl_configures(ds__net_kind kind) {
+    switch (kind) {
+    case DS__NET_ALL_REDUCE:
+    case DS__NET_REDUCE:
+    case DS__NET_REDUCE_SCATTER:
+    case DS__NET_BROADCAST:
+    case DS__NET_ALL_GATHER:
+        return ds__nccl.AllReduceConfig && ds__nccl.ReduceConfig && ds__nccl.BroadcastConfig &&
+                       ds__nccl.AllGatherConfig && ds__nccl.ReduceScatterConfig
+                   ? DS_OK
+                   : ds__nccl_old("configure an operation", "2.31");
+    default:
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "ranks_options->nccl: NCCL's messages have no configuration");
+    }
 }
 
 static void ds__nccl_library(char *out, size_t size) {
@@ -8107,6 +9028,13 @@ static const ds__ranks_engine ds__nccl_engine = {
     .init = ds__nccl_init,
     .split = ds__nccl_split,
     .shrink = ds__nccl_shrink,
+    .grow_id = ds__nccl_grow_id,
+    .grow = ds__nccl_grow,
+    .enlist = ds__nccl_enlist,
+    .delist = ds__nccl_delist,
+    .configures = ds__nccl_configures,
+    .key = ds__nccl_key,
+    .join = ds__nccl_join,
     .enqueue = ds__nccl_enqueue,
     .start = ds__nccl_start,
     .test = ds__nccl_test,
@@ -8119,16 +9047,197 @@ static const ds__ranks_engine ds__nccl_engine = {
     .shutdown = ds__nccl_shutdown,
 };
 
+/* ranks/derive.h - groups that are made of another group.
+
+   Implements ds_ranks_split, ds_ranks_shrink, ds_ranks_grow_id and ds_ranks_grow.
+
+   Invariants: the new group has the devices, limits and recorder of the group.
+   Locks: `calls` of the group is held while other ranks are waited for.
+   Threads: caller's threads. */
+
+static uint64_t ds__ranks_deadline(uint64_t timeout_ns) {
+    uint64_t now = ds__now_ns();
+    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
+}
+
+/* Creates a group of a communicator that was made of another group's, if r is DS_OK and there is
+   one. Ends the pin. how: for the label, such as "split 1, color 0". */
+static ds_result ds__group_derive(ds__group *g, ds_result r, ds__group_start *start,
+                                  const char *how, ds_ranks *out) {
+    char label[64];
+    if (r == DS_OK && start->comm.comm) {
+        snprintf(label, sizeof label, "%.30s, %.30s", ds__group_name(g), how);
+        ds_ranks_desc desc = { .devices = g->own,
+                               .device_count = g->owns,
+                               .flags = g->flags,
+                               .timeout_ns = g->timeout_ns,
+                               .label = label };
+        start->engine = g->engine;
+        start->recorder = ds__recorder_ref(g->recorder);
+        r = ds__group_create(start, &desc, out);
+    }
+    ds__group_unpin(g);
+    return r;
+}
+
+/* Splits the communicator of a group. A rank that gives up fails the group: the others must not
+   wait for it, and a later split would meet its abandoned part. */
+static ds_result ds__group_split(ds__group *g, int color, int key, uint64_t deadline,
+                                 ds__net_comm *comm) {
+    char text[DS__RANKS_REASON];
+    ds_result r = g->engine->split(g->comm, color, key, deadline, comm);
+    if (r != DS_ERR_TIMEOUT)
+        return r;
+    snprintf(text, sizeof text,
+             "ds_ranks_split at %s:%d of group \"%s\" on rank %d of %d: not all ranks have called "
+             "within the time limit",
+             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.file ? ds__tls.site.line : 0,
+             ds__group_name(g), g->rank, g->size);
+    ds__mutex_lock(&g->lock);
+    ds__group_fail(g, r, text, 1);
+    ds__mutex_unlock(&g->lock);
+    return ds__group_report(g);
+}
+
+DSDEF ds_result(ds_ranks_split)(ds_ranks ranks, int color, int key, ds_ranks *out) {
+    ds__group_start start = { .engine = NULL };
+    char how[40];
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_ranks_split");
+    DS__REQUIRE(out, "out is NULL");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    start.deadline = ds__ranks_deadline(g->timeout_ns);
+    ds__mutex_lock(&g->calls);
+    uint32_t number = ++g->splits;
+    ds_result r = ds__group_report(g);
+    if (r == DS_OK)
+        r = ds__group_settle(g, start.deadline);
+    if (r == DS_OK)
+        r = ds__group_split(g, color, key, start.deadline, &start.comm);
+    ds__mutex_unlock(&g->calls);
+    snprintf(how, sizeof how, "split %u, color %d", number, color);
+    start.id = ds__ranks_id(g->id, number, color);
+    return ds__group_derive(g, r, &start, how, out);
+}
+
+DSDEF ds_result(ds_ranks_shrink)(ds_ranks ranks, const int *excluded, size_t count, ds_ranks *out) {
+    ds__group_start start = { .engine = NULL };
+    char how[40];
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_ranks_shrink");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(excluded || !count, "excluded is NULL, but count is %zu", count);
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < count && r == DS_OK; i++)
+        if (excluded[i] < 0 || excluded[i] >= g->size || excluded[i] == g->rank)
+            r = ds__fail(DS_ERR_INVALID_VALUE,
+                         "excluded[%zu] is %d; it must be another rank of the %d ranks", i,
+                         excluded[i], g->size);
+    start.deadline = ds__ranks_deadline(g->timeout_ns);
+    ds__mutex_lock(&g->calls);
+    uint32_t number = ++g->splits;
+    if (r == DS_OK)
+        r = g->engine->shrink(g->comm, excluded, count, start.deadline, &start.comm);
+    ds__mutex_unlock(&g->calls);
+    snprintf(how, sizeof how, "shrink %u", number);
+    start.id = ds__ranks_id(g->id, number, 0);
+    return ds__group_derive(g, r, &start, how, out);
+}
+
+/* ---- growth ---------------------------------------------------------------------------------- */
+
+/* Refuses an engine whose groups cannot grow. */
+static ds_result ds__group_check_grow(const ds__group *g) {
+    return g->engine->grow ? DS_OK
+                           : ds__fail(DS_ERR_UNSUPPORTED,
+                                      "a group of engine \"%s\" cannot grow: MPI's ranks are those "
+                                      "that its launcher has started",
+                                      g->engine->name);
+}
+
+DSDEF ds_result(ds_ranks_grow_id)(ds_ranks ranks, char *out, size_t size) {
+    if (out && size)
+        *out = '\0';
+    DS__ENTER("ds_ranks_grow_id");
+    DS__REQUIRE(out, "out is NULL");
+    DS__REQUIRE(size >= DS_RANKS_ID_SIZE, "out has %zu bytes; DS_RANKS_ID_SIZE (%d) are required",
+                size, DS_RANKS_ID_SIZE);
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    ds__mutex_lock(&g->calls);
+    ds_result r = ds__group_report(g);
+    if (r == DS_OK)
+        r = ds__group_check_grow(g);
+    if (r == DS_OK && g->rank)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "this is rank %d; rank 0 creates the id", g->rank);
+    if (r == DS_OK && *g->grow_id)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                     "the group has an id already, which ds_ranks_grow has not used");
+    if (r == DS_OK)
+        r = g->engine->grow_id(g->comm, g->grow_id);
+    if (r == DS_OK)
+        memcpy(out, g->grow_id, sizeof g->grow_id);
+    ds__mutex_unlock(&g->calls);
+    ds__group_unpin(g);
+    return r;
+}
+
+/* Gives all ranks the id of rank 0, and creates the communicator. `calls` is held. */
+static ds_result ds__group_grow(ds__group *g, int size, uint64_t deadline, ds__net_comm *out) {
+    char id[DS_RANKS_ID_SIZE] = "";
+    ds_result r = ds__group_settle(g, deadline);
+    if (r == DS_OK)
+        r = ds__group_tell(g, g->grow_id, id, sizeof id, deadline);
+    *g->grow_id = '\0';
+    if (r == DS_OK && !*id)
+        r = ds__fail(DS_ERR_ILLEGAL_STATE, "rank 0 has not called ds_ranks_grow_id");
+    return r == DS_OK ? g->engine->grow(g->comm, id, size, deadline, out) : r;
+}
+
+DSDEF ds_result(ds_ranks_grow)(ds_ranks ranks, int size, ds_ranks *out) {
+    ds__group_start start = { .engine = NULL };
+    char how[40];
+    if (out)
+        out->id = 0;
+    DS__ENTER("ds_ranks_grow");
+    DS__REQUIRE(out, "out is NULL");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    start.deadline = ds__ranks_deadline(g->timeout_ns);
+    ds__mutex_lock(&g->calls);
+    uint32_t number = ++g->splits;
+    ds_result r = ds__group_report(g);
+    if (r == DS_OK)
+        r = ds__group_check_grow(g);
+    if (r == DS_OK && size <= g->size)
+        r = ds__fail(DS_ERR_INVALID_VALUE, "size is %d; it must be above %d, that of the group",
+                     size, g->size);
+    if (r == DS_OK)
+        r = ds__group_grow(g, size, start.deadline, &start.comm);
+    ds__mutex_unlock(&g->calls);
+    snprintf(how, sizeof how, "grow %u", number);
+    start.id = ds__ranks_id(g->id, number, size);
+    return ds__group_derive(g, r, &start, how, out);
+}
+
 /* ranks/api.h - public functions of process groups.
 
-   Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_split, ds_ranks_shrink, ds_ranks_abort,
+   Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_register, ds_ranks_abort,
    ds_ranks_get_status and ds_ranks_get_info, and sends collectives with a group to the functions
    that run them (ds__across). ds_shutdown ends the remaining groups.
 
    Invariants: the module and its hooks of base/drive.h and comm/internal.h are set before the first
    handle exists, and stay.
-   Locks: none of its own. Split and shrink wait for other ranks under `calls` of the group; init
-   waits without a lock.
+   Locks: none of its own. init waits for other ranks without a lock.
    Threads: caller's threads. */
 
 static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__nccl_engine,
@@ -8274,11 +9383,6 @@ static ds_result ds__ranks_desc_resolve(ds_ranks_desc *desc, ds_device *one) {
     return DS_OK;
 }
 
-static uint64_t ds__ranks_deadline(uint64_t timeout_ns) {
-    uint64_t now = ds__now_ns();
-    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
-}
-
 /* Opens the recorder that the options or the environment ask for; *out NULL: none does. */
 static ds_result ds__ranks_recorder(const ds_ranks_desc *desc, int rank, int size,
                                     ds__recorder **out) {
@@ -8324,7 +9428,7 @@ DSDEF ds_result(ds_ranks_init)(const ds_ranks_desc *desc, ds_ranks *out) {
 }
 
 DSDEF ds_result(ds_ranks_id_create)(const char *engine, char *out, size_t size) {
-    ds__nccl_id id;
+    ds__nccl_ticket id;
     if (out && size)
         *out = '\0';
     DS__ENTER("ds_ranks_id_create");
@@ -8346,95 +9450,42 @@ DSDEF ds_result(ds_ranks_id_create)(const char *engine, char *out, size_t size) 
     return r;
 }
 
-/* Creates a group of a communicator that was made of another group's, if r is DS_OK and there is
-   one. Ends the pin. how: for the label, such as "split 1, color 0". */
-static ds_result ds__group_derive(ds__group *g, ds_result r, ds__group_start *start,
-                                  const char *how, ds_ranks *out) {
-    char label[64];
-    if (r == DS_OK && start->comm.comm) {
-        snprintf(label, sizeof label, "%.30s, %.30s", ds__group_name(g), how);
-        ds_ranks_desc desc = { .devices = g->own,
-                               .device_count = g->owns,
-                               .flags = g->flags,
-                               .timeout_ns = g->timeout_ns,
-                               .label = label };
-        start->engine = g->engine;
-        start->recorder = ds__recorder_ref(g->recorder);
-        r = ds__group_create(start, &desc, out);
-    }
+/* ---- registered memory ----------------------------------------------------------------------- */
+
+DSDEF ds_result(ds_ranks_register)(ds_ranks ranks, void *ptr, size_t size) {
+    ds_pointer_info info;
+    ds_result r = DS_OK;
+    memset(&info, 0, sizeof info);
+    DS__ENTER("ds_ranks_register");
+    DS__REQUIRE(ptr && size, "ptr is NULL, or size is 0");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    if (!g->engine->enlist)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "engine \"%s\" registers no memory; \"nccl\" does",
+                     g->engine->name);
+    if (r == DS_OK)
+        DS__KEEPING(r, (ds_pointer_get_info)(ptr, &info));
+    size_t i = 0;
+    while (r == DS_OK && i < g->owns && ds__device_key(g->own[i]) != ds__device_key(info.device))
+        i++;
+    if (r == DS_OK && (info.kind != DS_MEMORY_DEVICE || i == g->owns))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of a device of this rank", ptr);
+    if (r == DS_OK)
+        r = g->engine->enlist(g->comm, ptr, size, info.device);
     ds__group_unpin(g);
     return r;
 }
 
-/* Splits the communicator of a group. A rank that gives up fails the group: the others must not
-   wait for it, and a later split would meet its abandoned part. */
-static ds_result ds__group_split(ds__group *g, int color, int key, uint64_t deadline,
-                                 ds__net_comm *comm) {
-    char text[DS__RANKS_REASON];
-    ds_result r = g->engine->split(g->comm, color, key, deadline, comm);
-    if (r != DS_ERR_TIMEOUT)
-        return r;
-    snprintf(text, sizeof text,
-             "ds_ranks_split at %s:%d of group \"%s\" on rank %d of %d: not all ranks have called "
-             "within the time limit",
-             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.file ? ds__tls.site.line : 0,
-             ds__group_name(g), g->rank, g->size);
-    ds__mutex_lock(&g->lock);
-    ds__group_fail(g, r, text, 1);
-    ds__mutex_unlock(&g->lock);
-    return ds__group_report(g);
-}
-
-DSDEF ds_result(ds_ranks_split)(ds_ranks ranks, int color, int key, ds_ranks *out) {
-    ds__group_start start = { .engine = NULL };
-    char how[40];
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_ranks_split");
-    DS__REQUIRE(out, "out is NULL");
+DSDEF ds_result(ds_ranks_deregister)(ds_ranks ranks, void *ptr) {
+    DS__ENTER("ds_ranks_deregister");
     ds__group *g = ds__group_pin(ranks);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    start.deadline = ds__ranks_deadline(g->timeout_ns);
-    ds__mutex_lock(&g->calls);
-    uint32_t number = ++g->splits;
-    ds_result r = ds__group_report(g);
-    if (r == DS_OK)
-        r = ds__group_settle(g, start.deadline);
-    if (r == DS_OK)
-        r = ds__group_split(g, color, key, start.deadline, &start.comm);
-    ds__mutex_unlock(&g->calls);
-    snprintf(how, sizeof how, "split %u, color %d", number, color);
-    start.id = ds__ranks_id(g->id, number, color);
-    return ds__group_derive(g, r, &start, how, out);
-}
-
-DSDEF ds_result(ds_ranks_shrink)(ds_ranks ranks, const int *excluded, size_t count, ds_ranks *out) {
-    ds__group_start start = { .engine = NULL };
-    char how[40];
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_ranks_shrink");
-    DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(excluded || !count, "excluded is NULL, but count is %zu", count);
-    ds__group *g = ds__group_pin(ranks);
-    if (!g)
-        return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (excluded[i] < 0 || excluded[i] >= g->size || excluded[i] == g->rank)
-            r = ds__fail(DS_ERR_INVALID_VALUE,
-                         "excluded[%zu] is %d; it must be another rank of the %d ranks", i,
-                         excluded[i], g->size);
-    start.deadline = ds__ranks_deadline(g->timeout_ns);
-    ds__mutex_lock(&g->calls);
-    uint32_t number = ++g->splits;
-    if (r == DS_OK)
-        r = g->engine->shrink(g->comm, excluded, count, start.deadline, &start.comm);
-    ds__mutex_unlock(&g->calls);
-    snprintf(how, sizeof how, "shrink %u", number);
-    start.id = ds__ranks_id(g->id, number, 0);
-    return ds__group_derive(g, r, &start, how, out);
+    ds_result r = g->engine->delist ? g->engine->delist(g->comm, ptr)
+                                    : ds__fail(DS_ERR_INVALID_VALUE, "%p is not registered", ptr);
+    ds__group_unpin(g);
+    return r;
 }
 
 /* ---- end and state --------------------------------------------------------------------------- */

@@ -26,6 +26,30 @@ static inline DS_MUST_USE ds_result ds_at_ranks_shrink(const char *file_, int li
 }
 #define ds_ranks_shrink(...) ds_at_ranks_shrink(__FILE__, __LINE__, __VA_ARGS__)
 
+static inline DS_MUST_USE ds_result ds_at_ranks_grow_id(const char *file_, int line_,
+        ds_ranks ranks_, char *out_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_ranks_grow_id)(ranks_, out_, size_);
+}
+#define ds_ranks_grow_id(...) ds_at_ranks_grow_id(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_grow(const char *file_, int line_,
+        ds_ranks ranks_, int size_, ds_ranks *out_) {
+    return ds_site_set(file_, line_), (ds_ranks_grow)(ranks_, size_, out_);
+}
+#define ds_ranks_grow(...) ds_at_ranks_grow(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_register(const char *file_, int line_,
+        ds_ranks ranks_, void *ptr_, size_t size_) {
+    return ds_site_set(file_, line_), (ds_ranks_register)(ranks_, ptr_, size_);
+}
+#define ds_ranks_register(...) ds_at_ranks_register(__FILE__, __LINE__, __VA_ARGS__)
+
+static inline DS_MUST_USE ds_result ds_at_ranks_deregister(const char *file_, int line_,
+        ds_ranks ranks_, void *ptr_) {
+    return ds_site_set(file_, line_), (ds_ranks_deregister)(ranks_, ptr_);
+}
+#define ds_ranks_deregister(...) ds_at_ranks_deregister(__FILE__, __LINE__, __VA_ARGS__)
+
 static inline DS_MUST_USE ds_result ds_at_ranks_abort(const char *file_, int line_,
         ds_ranks ranks_, const char *reason_) {
     return ds_site_set(file_, line_), (ds_ranks_abort)(ranks_, reason_);

@@ -43,7 +43,9 @@
    Stream order: an operation starts when its streams have reached it, and work enqueued afterwards
    starts when its data is in place. A stream that waits for another rank occupies no thread. The
    operations of one group start in the order of the calls, even if a later stream is ready first.
-   Streams that must not wait for each other need a group each (ds_ranks_split).
+   Streams that must not wait for each other need a group each (ds_ranks_split). "nccl": if ranks
+   have several devices, and none of them twice, each device is one of NCCL's ranks: its part of an
+   operation begins when its stream gets there, and its stream continues with its data in place.
 
    Captures: groups of "local" and "nccl" can be captured. "local": a launch of the graph starts the
    operation when it gets there; the order of the group is the order of these arrivals. A call for
@@ -79,7 +81,7 @@ enum {
 #define DS_RANKS_FOREVER UINT64_MAX
 
 /** Size of the text of an id, with the zero at its end. */
-#define DS_RANKS_ID_SIZE 260
+#define DS_RANKS_ID_SIZE 264
 
 /** Options of ds_ranks_init; NULL and zero mean the default. */
 typedef struct ds_ranks_desc {
@@ -92,9 +94,10 @@ typedef struct ds_ranks_desc {
     /** "local", "nccl": number of ranks; "nccl" with 0: rank and size of the launcher. "mpi": MPI's
         number, or 0 */
     int size;
-    /** "local", "nccl": text by which the ranks of a group find each other (ds_ranks_id_create).
-        "local": any text. "nccl": also "file:PATH", a file that rank 0 writes and removes; NULL:
-        the environment variable DEVSTREAM_RANKS_ID or, if NCCL_COMM_ID is set, NCCL's address */
+    /** "local", "nccl": text by which the ranks of a group find each other (ds_ranks_id_create), or
+        by which this one joins a group that grows (ds_ranks_grow). "local": any text. "nccl": also
+        "file:PATH", a file that rank 0 writes and removes; NULL: the environment variable
+        DEVSTREAM_RANKS_ID or, if NCCL_COMM_ID is set, NCCL's address */
     const char *id;
     const ds_device *devices; /**< devices of this rank; they may repeat. NULL: the current one */
     size_t device_count;      /**< number of devices; may differ between ranks */
@@ -156,6 +159,25 @@ DSDEF DS_MUST_USE ds_result ds_ranks_split(ds_ranks ranks, int color, int key, d
     reason. */
 DSDEF DS_MUST_USE ds_result ds_ranks_shrink(ds_ranks ranks, const int *excluded, size_t count,
                                             ds_ranks *out);
+/** Creates the id by which new ranks join a group that grows (ds_ranks_grow): a text, of which the
+    program gives a copy to each new rank. Must be called by rank 0, before each ds_ranks_grow.
+    size: of out, at least DS_RANKS_ID_SIZE. */
+DSDEF DS_MUST_USE ds_result ds_ranks_grow_id(ds_ranks ranks, char *out, size_t size);
+/** Creates a group of the ranks of this one, which keep their numbers, and of new ranks up to
+    `size`. Must be called by all ranks of the group. A new rank calls ds_ranks_init with the id of
+    ds_ranks_grow_id, the same size and its number. Returns when all have called. The group of the
+    old ranks stays. Errors: DS_ERR_INVALID_VALUE (size is not above that of the group),
+    DS_ERR_ILLEGAL_STATE (rank 0 has not created an id), DS_ERR_UNSUPPORTED (engine "mpi"). */
+DSDEF DS_MUST_USE ds_result ds_ranks_grow(ds_ranks ranks, int size, ds_ranks *out);
+/** Registers memory of a device of this rank with the engine, which may then move the data of
+    operations in it without copies of its own: it pays for buffers that many operations use. The
+    memory must stay until ds_ranks_deregister or the end of the group. Other ranks should register
+    the same parts of their tensors. Errors: DS_ERR_INVALID_VALUE (not memory of a device of this
+    rank; registered already), DS_ERR_UNSUPPORTED (engines but "nccl"; NCCL before 2.19). */
+DSDEF DS_MUST_USE ds_result ds_ranks_register(ds_ranks ranks, void *ptr, size_t size);
+/** Ends a registration; the operations that use the memory must be complete. ptr: as it was
+    registered. Errors: DS_ERR_INVALID_VALUE (ptr is not registered). */
+DSDEF DS_MUST_USE ds_result ds_ranks_deregister(ds_ranks ranks, void *ptr);
 /** Ends all operations of the group on this rank with DS_ERR_ABORTED and the reason, which is
     copied, and reports it to the other ranks, if the engine can. Callable from any thread, also
     while others wait. A second abort has no effect. */

@@ -1,13 +1,12 @@
 /* ranks/api.h - public functions of process groups.
 
-   Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_split, ds_ranks_shrink, ds_ranks_abort,
+   Implements ds_ranks_init, ds_ranks_finalize, ds_ranks_register, ds_ranks_abort,
    ds_ranks_get_status and ds_ranks_get_info, and sends collectives with a group to the functions
    that run them (ds__across). ds_shutdown ends the remaining groups.
 
    Invariants: the module and its hooks of base/drive.h and comm/internal.h are set before the first
    handle exists, and stay.
-   Locks: none of its own. Split and shrink wait for other ranks under `calls` of the group; init
-   waits without a lock.
+   Locks: none of its own. init waits for other ranks without a lock.
    Threads: caller's threads. */
 #ifndef DS__RANKS_API_H
 #define DS__RANKS_API_H
@@ -24,6 +23,7 @@
 #include "reduce.h"
 #include "move.h"
 #include "exchange.h"
+#include "derive.h"
 
 static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__nccl_engine,
                                                              &ds__local_engine };
@@ -168,11 +168,6 @@ static ds_result ds__ranks_desc_resolve(ds_ranks_desc *desc, ds_device *one) {
     return DS_OK;
 }
 
-static uint64_t ds__ranks_deadline(uint64_t timeout_ns) {
-    uint64_t now = ds__now_ns();
-    return timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
-}
-
 /* Opens the recorder that the options or the environment ask for; *out NULL: none does. */
 static ds_result ds__ranks_recorder(const ds_ranks_desc *desc, int rank, int size,
                                     ds__recorder **out) {
@@ -218,7 +213,7 @@ DSDEF ds_result(ds_ranks_init)(const ds_ranks_desc *desc, ds_ranks *out) {
 }
 
 DSDEF ds_result(ds_ranks_id_create)(const char *engine, char *out, size_t size) {
-    ds__nccl_id id;
+    ds__nccl_ticket id;
     if (out && size)
         *out = '\0';
     DS__ENTER("ds_ranks_id_create");
@@ -240,95 +235,42 @@ DSDEF ds_result(ds_ranks_id_create)(const char *engine, char *out, size_t size) 
     return r;
 }
 
-/* Creates a group of a communicator that was made of another group's, if r is DS_OK and there is
-   one. Ends the pin. how: for the label, such as "split 1, color 0". */
-static ds_result ds__group_derive(ds__group *g, ds_result r, ds__group_start *start,
-                                  const char *how, ds_ranks *out) {
-    char label[64];
-    if (r == DS_OK && start->comm.comm) {
-        snprintf(label, sizeof label, "%.30s, %.30s", ds__group_name(g), how);
-        ds_ranks_desc desc = { .devices = g->own,
-                               .device_count = g->owns,
-                               .flags = g->flags,
-                               .timeout_ns = g->timeout_ns,
-                               .label = label };
-        start->engine = g->engine;
-        start->recorder = ds__recorder_ref(g->recorder);
-        r = ds__group_create(start, &desc, out);
-    }
+/* ---- registered memory ----------------------------------------------------------------------- */
+
+DSDEF ds_result(ds_ranks_register)(ds_ranks ranks, void *ptr, size_t size) {
+    ds_pointer_info info;
+    ds_result r = DS_OK;
+    memset(&info, 0, sizeof info);
+    DS__ENTER("ds_ranks_register");
+    DS__REQUIRE(ptr && size, "ptr is NULL, or size is 0");
+    ds__group *g = ds__group_pin(ranks);
+    if (!g)
+        return DS_ERR_INVALID_HANDLE;
+    if (!g->engine->enlist)
+        r = ds__fail(DS_ERR_UNSUPPORTED, "engine \"%s\" registers no memory; \"nccl\" does",
+                     g->engine->name);
+    if (r == DS_OK)
+        DS__KEEPING(r, (ds_pointer_get_info)(ptr, &info));
+    size_t i = 0;
+    while (r == DS_OK && i < g->owns && ds__device_key(g->own[i]) != ds__device_key(info.device))
+        i++;
+    if (r == DS_OK && (info.kind != DS_MEMORY_DEVICE || i == g->owns))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is not memory of a device of this rank", ptr);
+    if (r == DS_OK)
+        r = g->engine->enlist(g->comm, ptr, size, info.device);
     ds__group_unpin(g);
     return r;
 }
 
-/* Splits the communicator of a group. A rank that gives up fails the group: the others must not
-   wait for it, and a later split would meet its abandoned part. */
-static ds_result ds__group_split(ds__group *g, int color, int key, uint64_t deadline,
-                                 ds__net_comm *comm) {
-    char text[DS__RANKS_REASON];
-    ds_result r = g->engine->split(g->comm, color, key, deadline, comm);
-    if (r != DS_ERR_TIMEOUT)
-        return r;
-    snprintf(text, sizeof text,
-             "ds_ranks_split at %s:%d of group \"%s\" on rank %d of %d: not all ranks have called "
-             "within the time limit",
-             ds__tls.site.file ? ds__tls.site.file : "?", ds__tls.site.file ? ds__tls.site.line : 0,
-             ds__group_name(g), g->rank, g->size);
-    ds__mutex_lock(&g->lock);
-    ds__group_fail(g, r, text, 1);
-    ds__mutex_unlock(&g->lock);
-    return ds__group_report(g);
-}
-
-DSDEF ds_result(ds_ranks_split)(ds_ranks ranks, int color, int key, ds_ranks *out) {
-    ds__group_start start = { .engine = NULL };
-    char how[40];
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_ranks_split");
-    DS__REQUIRE(out, "out is NULL");
+DSDEF ds_result(ds_ranks_deregister)(ds_ranks ranks, void *ptr) {
+    DS__ENTER("ds_ranks_deregister");
     ds__group *g = ds__group_pin(ranks);
     if (!g)
         return DS_ERR_INVALID_HANDLE;
-    start.deadline = ds__ranks_deadline(g->timeout_ns);
-    ds__mutex_lock(&g->calls);
-    uint32_t number = ++g->splits;
-    ds_result r = ds__group_report(g);
-    if (r == DS_OK)
-        r = ds__group_settle(g, start.deadline);
-    if (r == DS_OK)
-        r = ds__group_split(g, color, key, start.deadline, &start.comm);
-    ds__mutex_unlock(&g->calls);
-    snprintf(how, sizeof how, "split %u, color %d", number, color);
-    start.id = ds__ranks_id(g->id, number, color);
-    return ds__group_derive(g, r, &start, how, out);
-}
-
-DSDEF ds_result(ds_ranks_shrink)(ds_ranks ranks, const int *excluded, size_t count, ds_ranks *out) {
-    ds__group_start start = { .engine = NULL };
-    char how[40];
-    if (out)
-        out->id = 0;
-    DS__ENTER("ds_ranks_shrink");
-    DS__REQUIRE(out, "out is NULL");
-    DS__REQUIRE(excluded || !count, "excluded is NULL, but count is %zu", count);
-    ds__group *g = ds__group_pin(ranks);
-    if (!g)
-        return DS_ERR_INVALID_HANDLE;
-    ds_result r = DS_OK;
-    for (size_t i = 0; i < count && r == DS_OK; i++)
-        if (excluded[i] < 0 || excluded[i] >= g->size || excluded[i] == g->rank)
-            r = ds__fail(DS_ERR_INVALID_VALUE,
-                         "excluded[%zu] is %d; it must be another rank of the %d ranks", i,
-                         excluded[i], g->size);
-    start.deadline = ds__ranks_deadline(g->timeout_ns);
-    ds__mutex_lock(&g->calls);
-    uint32_t number = ++g->splits;
-    if (r == DS_OK)
-        r = g->engine->shrink(g->comm, excluded, count, start.deadline, &start.comm);
-    ds__mutex_unlock(&g->calls);
-    snprintf(how, sizeof how, "shrink %u", number);
-    start.id = ds__ranks_id(g->id, number, 0);
-    return ds__group_derive(g, r, &start, how, out);
+    ds_result r = g->engine->delist ? g->engine->delist(g->comm, ptr)
+                                    : ds__fail(DS_ERR_INVALID_VALUE, "%p is not registered", ptr);
+    ds__group_unpin(g);
+    return r;
 }
 
 /* ---- end and state --------------------------------------------------------------------------- */

@@ -50,12 +50,14 @@ static ds_result ds__stage_check_shapes(const ds__stage *st, size_t first, size_
     return DS_OK;
 }
 
-/* Returns the index on its rank of the root's device, and 1 in *out_here if that rank is this
-   one. */
-static size_t ds__stage_root(const ds__stage *st, int *out_rank, int *out_here) {
-    *out_rank = ds__group_rank_of(st->g, st->options->root);
-    *out_here = *out_rank == st->g->rank;
-    return *out_here ? st->options->root - st->g->first[*out_rank] : 0;
+/* Notes which member is the root, and returns 1 if its device is one of this rank: *out_device is
+   then its index on the rank. */
+static int ds__stage_root(ds__stage *st, size_t *out_device) {
+    int rank = ds__group_rank_of(st->g, st->options->root);
+    int here = rank == st->g->rank;
+    st->root = st->each ? (int)st->options->root : rank;
+    *out_device = here ? st->options->root - st->g->first[rank] : 0;
+    return here;
 }
 
 /* Requires that the single tensor is there on the rank of the root, and NULL elsewhere. */

@@ -12,6 +12,8 @@
    3. All ranks of a communicator start the same operations in the same order.
    4. An engine with `enqueue` enqueues operations on streams of a GPU in the call. Its `enqueue`
       and `start` may wait for other ranks until their deadline, or until `stop`.
+   5. If ranks have several devices, an engine with `join` gets a second communicator, whose members
+      are the devices of all ranks. The operations of a rank's members come in one call.
 
    Invariants: the memory of an operation and its tables stay valid until the operation is complete.
    After `abandon` they stay valid for good, since the engine may still use them.
@@ -70,9 +72,24 @@ typedef struct ds__net_op {
     ds__net_parts out_parts;
     const ds__net_transfer *transfers;
     size_t transfer_count;
-    int on_gpu;        /* 1: in, out and the transfers may be memory of a GPU */
-    uint64_t deadline; /* of an operation between hosts, as ds__now_ns */
+    const ds_ranks_nccl *nccl; /* that `configures` accepts, or NULL */
+    int on_gpu;                /* 1: in, out and the transfers may be memory of a GPU */
+    uint64_t deadline;         /* of an operation between hosts, as ds__now_ns */
 } ds__net_op;
+
+/* The devices of a rank among those of all ranks. */
+typedef struct ds__net_devices {
+    const ds_device *own;
+    size_t count;
+    size_t first; /* number of the first one */
+    size_t all;
+} ds__net_devices;
+
+/* The operation of a device that is a member of the communicator. */
+typedef struct ds__net_member {
+    ds__net_op op;
+    void *native; /* its stream; NULL: the device takes no part */
+} ds__net_member;
 
 /* Storage of a started operation for its engine. */
 typedef struct ds__net_request {
@@ -86,7 +103,10 @@ typedef struct ds__net_comm {
     int size;
 } ds__net_comm;
 
-enum { DS__RANKS_REASON = 384 }; /* size of the text of a failure */
+enum {
+    DS__RANKS_REASON = 384, /* size of the text of a failure */
+    DS__RANKS_KEY = 128     /* bytes by which the members of a communicator find each other */
+};
 
 typedef struct ds__ranks_engine {
     const char *name;
@@ -103,10 +123,26 @@ typedef struct ds__ranks_engine {
     ds_result (*split)(void *comm, int color, int key, uint64_t deadline, ds__net_comm *out);
     ds_result (*shrink)(void *comm, const int *excluded, size_t count, uint64_t deadline,
                         ds__net_comm *out);
+    /* NULL, or creates the id of the ranks that join a communicator, on rank 0. */
+    ds_result (*grow_id)(void *comm, char out[DS_RANKS_ID_SIZE]);
+    /* Creates a communicator of these ranks and those that join with the id. */
+    ds_result (*grow)(void *comm, const char *id, int size, uint64_t deadline, ds__net_comm *out);
+    /* NULL, or registers memory of a device, and ends that. */
+    ds_result (*enlist)(void *comm, void *ptr, size_t size, ds_device device);
+    ds_result (*delist)(void *comm, void *ptr);
+    /* NULL, or DS_OK if an operation can be configured; otherwise the sentence is stored. */
+    ds_result (*configures)(ds__net_kind kind);
+    /* NULL, or makes the key of a communicator of devices, on one rank. */
+    ds_result (*key)(char out[DS__RANKS_KEY]);
+    /* Makes the devices of all ranks members of a communicator. */
+    ds_result (*join)(void *comm, const char key[DS__RANKS_KEY], const ds__net_devices *devices,
+                      uint64_t deadline);
     /* An engine enqueues all operations of streams, or none: `enqueue` is NULL or in place of
        `start`. Work of the native stream that follows sees the data. `start` and `test` are then
-       for operations on host memory between hosts. deadline: of ds__now_ns. */
-    ds_result (*enqueue)(void *comm, const ds__net_op *op, void *native, uint64_t deadline);
+       for operations on host memory between hosts. members: NULL, or the operations of this rank's
+       devices, in place of `op` and `native`. deadline: of ds__now_ns. */
+    ds_result (*enqueue)(void *comm, const ds__net_op *op, void *native,
+                         const ds__net_member *members, uint64_t deadline);
     ds_result (*start)(void *comm, const ds__net_op *op, ds__net_request *request);
     /* DS_OK: complete. DS_NOT_READY: pending. Negative: failed; the operation is abandoned. */
     ds_result (*test)(void *comm, ds__net_request *request);

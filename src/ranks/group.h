@@ -42,10 +42,11 @@ static int ds__group_rank_of(const ds__group *g, size_t device) {
 /* Values that each rank sends when a group is created. */
 typedef struct ds__hello {
     uint64_t owns;
-    uint64_t type;  /* of its devices */
-    uint64_t id;    /* of the group; that of rank 0 counts */
-    uint64_t flags; /* that must agree */
-    uint64_t world; /* rank of the file of the flight recorder, or of the group */
+    uint64_t type;     /* of its devices */
+    uint64_t id;       /* of the group; that of rank 0 counts */
+    uint64_t flags;    /* that must agree */
+    uint64_t world;    /* rank of the file of the flight recorder, or of the group */
+    uint64_t distinct; /* 1: no device repeats */
 } ds__hello;
 
 /* Checks that the ranks agree, and numbers the devices of the group. */
@@ -67,6 +68,62 @@ static ds_result ds__group_number(ds__group *g, const ds__hello *all) {
     return DS_OK;
 }
 
+/* Returns 1 if the engine makes the devices members of a communicator: a rank has several, and no
+   rank has one twice. */
+static int ds__group_has_each(const ds__group *g, const ds__hello *all) {
+    int distinct = 1;
+    for (int i = 0; i < g->size; i++)
+        distinct &= all[i].distinct != 0;
+    return g->engine->join && distinct && g->devices > (size_t)g->size;
+}
+
+/* Gives all ranks the bytes that rank 0 has at `in`. */
+static ds_result ds__group_tell(ds__group *g, const void *in, void *out, size_t bytes,
+                                uint64_t deadline) {
+    size_t n = (size_t)g->size;
+    size_t *parts = ds__host_alloc(2 * n * sizeof *parts);
+    if (!parts)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = i ? 0 : bytes;
+        parts[n + i] = i ? bytes : 0;
+    }
+    ds__net_op gather = {
+        .kind = DS__NET_ALL_GATHER, .in = in, .out = out, .parts = { parts, parts + n }
+    };
+    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    if (r == DS_OK || g->engine->cancels)
+        ds__host_free(parts);
+    return r;
+}
+
+/* Makes the devices of all ranks members of a communicator. */
+static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
+    char mine[DS__RANKS_KEY] = { 0 };
+    char key[DS__RANKS_KEY];
+    ds_result r = DS_OK;
+    g->each = ds__host_alloc((g->devices + 1) * sizeof *g->each);
+    if (!g->each)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %zu devices", g->devices);
+    for (size_t k = 0; k <= g->devices; k++)
+        g->each[k] = k;
+    if (g->rank == 0)
+        r = g->engine->key(mine);
+    if (r == DS_OK)
+        r = ds__group_tell(g, mine, key, sizeof key, deadline);
+    ds__net_devices devices = { g->own, g->owns, g->first[g->rank], g->devices };
+    return r == DS_OK ? g->engine->join(g->comm, key, &devices, deadline) : r;
+}
+
+/* Returns 1 if no device of this rank repeats. */
+static int ds__group_is_distinct(const ds__group *g) {
+    int distinct = 1;
+    for (size_t i = 0; i < g->owns; i++)
+        for (size_t k = 0; k < i; k++)
+            distinct &= ds__device_key(g->own[i]) != ds__device_key(g->own[k]);
+    return distinct;
+}
+
 /* Exchanges the numbers of devices. */
 static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
     size_t n = (size_t)g->size;
@@ -86,6 +143,7 @@ static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
                           .type = (uint64_t)g->own[0].type,
                           .id = g->id,
                           .flags = g->flags & DS_RANKS_COMPARE,
+                          .distinct = (uint64_t)ds__group_is_distinct(g),
                           .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
     ds__net_op gather = {
         .kind = DS__NET_ALL_GATHER, .in = &all[n], .out = all, .parts = { parts, parts + n }
@@ -95,8 +153,9 @@ static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
         return r; /* the engine may still use the memory */
     if (r == DS_OK)
         r = ds__group_number(g, all);
+    int joins = r == DS_OK && ds__group_has_each(g, all);
     ds__host_free(parts);
-    return r;
+    return joins ? ds__group_join(g, deadline) : r;
 }
 
 static void ds__group_free_op(ds__rop *op) {
@@ -138,6 +197,7 @@ static void ds__group_clear(ds__group *g) {
     ds__group_free_list(g->free_temps);
     ds__recorder_close(g->recorder);
     ds__host_free(g->first);
+    ds__host_free(g->each);
     ds__host_free(g->world);
     ds__host_free(g->own);
     ds__host_free(g->label);

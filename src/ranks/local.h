@@ -479,6 +479,18 @@ static ds_result ds__local_shrink(void *comm, const int *excluded, size_t count,
     return ds__world_join(ds__local_id(c, "shrink", count, 0, id), rank, size, deadline, out);
 }
 
+static ds_result ds__local_grow_id(void *comm, char out[DS_RANKS_ID_SIZE]) {
+    (void)comm;
+    snprintf(out, DS_RANKS_ID_SIZE, "%016llx", (unsigned long long)ds__os_cookie());
+    return DS_OK;
+}
+
+static ds_result ds__local_grow(void *comm, const char *id, int size, uint64_t deadline,
+                                ds__net_comm *out) {
+    const ds__local_comm *c = comm;
+    return ds__world_join(id, c->rank, size, deadline, out);
+}
+
 static void ds__local_destroy(void *comm, int failed) {
     ds__local_comm *c = comm;
     (void)failed;
@@ -508,6 +520,8 @@ static const ds__ranks_engine ds__local_engine = { .name = "local",
                                                    .init = ds__local_init,
                                                    .split = ds__local_split,
                                                    .shrink = ds__local_shrink,
+                                                   .grow_id = ds__local_grow_id,
+                                                   .grow = ds__local_grow,
                                                    .start = ds__local_start,
                                                    .test = ds__local_test,
                                                    .abandon = ds__local_abandon,

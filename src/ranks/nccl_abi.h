@@ -14,6 +14,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct ds__nccl_handle *ds__nccl_comm;
 
@@ -61,6 +62,23 @@ typedef struct ds__nccl_config {
     int split_share;
 } ds__nccl_config;
 
+/* The configuration of an operation, as 2.31 has it. */
+typedef struct ds__nccl_how {
+    size_t size;
+    unsigned magic;
+    unsigned version;
+    void *ext;
+    int min_ctas;
+    int max_ctas;
+    int nvls_ctas;
+    int cga_cluster_size;
+    const char *algorithm;
+    int force_algorithm;
+    int cta_policy;
+    uint64_t tag;
+} ds__nccl_how;
+
+#define DS__NCCL_HOW_VERSION 23102
 #define DS__NCCL_UNDEFINED INT_MIN
 #define DS__NCCL_MAGIC 0xcafebeef
 #define DS__NCCL_VERSION 21803
@@ -99,12 +117,31 @@ typedef struct ds__nccl_config {
     X(Recv, (void *at, size_t count, ds__nccl_type type, int rank, ds__nccl_comm comm,             \
              ds__nccl_stream stream))
 
-/* X(function, parameters): functions of later versions, which may be missing: CommShrink since
-   2.27, CommRevoke since 2.29. */
-#define DS__NCCL_LATER_FUNCTIONS(X)                                                  \
-    X(CommShrink, (ds__nccl_comm comm, int *excluded, int count, ds__nccl_comm *out, \
-                   ds__nccl_config *config, int flags))                              \
-    X(CommRevoke, (ds__nccl_comm comm, int flags))
+/* X(function, parameters): functions of later versions, which may be missing: CommRegister since
+   2.19, CommShrink since 2.27, CommRevoke since 2.28.7, CommGrow since 2.29, those with Config at
+   their end since 2.31. */
+#define DS__NCCL_LATER_FUNCTIONS(X)                                                            \
+    X(CommRegister, (ds__nccl_comm comm, void *at, size_t size, void **handle))                \
+    X(CommDeregister, (ds__nccl_comm comm, void *handle))                                      \
+    X(CommShrink, (ds__nccl_comm comm, int *excluded, int count, ds__nccl_comm *out,           \
+                   ds__nccl_config *config, int flags))                                        \
+    X(CommRevoke, (ds__nccl_comm comm, int flags))                                             \
+    X(CommGetUniqueId, (ds__nccl_comm comm, ds__nccl_id * id))                                 \
+    X(CommGrow, (ds__nccl_comm comm, int size, const ds__nccl_id *id, int rank,                \
+                 ds__nccl_comm *out, ds__nccl_config *config))                                 \
+    X(AllReduceConfig,                                                                         \
+      (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op,            \
+       ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))                   \
+    X(ReduceConfig,                                                                            \
+      (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op, int root,  \
+       ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))                   \
+    X(BroadcastConfig, (const void *in, void *out, size_t count, ds__nccl_type type, int root, \
+                        ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))  \
+    X(AllGatherConfig, (const void *in, void *out, size_t count, ds__nccl_type type,           \
+                        ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))  \
+    X(ReduceScatterConfig,                                                                     \
+      (const void *in, void *out, size_t count, ds__nccl_type type, ds__nccl_op op,            \
+       ds__nccl_comm comm, ds__nccl_stream stream, const ds__nccl_how *how))
 
 /* X(function, parameters): functions that return a text. */
 #define DS__NCCL_TEXT_FUNCTIONS(X)              \

@@ -1,7 +1,8 @@
 /* ranks/nccl_id.h - the id by which the ranks of NCCL find each other.
 
    Reads and writes ids (ds__nccl_id_find, ds__nccl_id_format). An id of NCCL has 128 bytes; its
-   text has two hexadecimal digits for each.
+   text has two hexadecimal digits for each. The text of an id by which a rank joins a communicator
+   that grows begins with "grow:".
 
    Policy: ds_ranks_desc.id or, without it, the environment variable DEVSTREAM_RANKS_ID has the
    text, or "file:PATH". Rank 0 writes the text to a file, for which the others wait, and removes
@@ -14,12 +15,26 @@
 #ifndef DS__RANKS_NCCL_ID_H
 #define DS__RANKS_NCCL_ID_H
 
+#include "../api/ranks.h"
 #include "../base/bookkeeping.h"
 #include "nccl_load.h"
 
-/* Writes the text of an id: 256 digits and a zero. */
-static void ds__nccl_id_format(const ds__nccl_id *id, char *out) {
+/* An id as the ranks pass it. */
+typedef struct ds__nccl_ticket {
+    ds__nccl_id id;
+    int grows; /* 1: for ncclCommGrow */
+} ds__nccl_ticket;
+
+#define DS__NCCL_GROW "grow:"
+
+/* Writes the text of an id, of at most DS_RANKS_ID_SIZE bytes. */
+static void ds__nccl_id_format(const ds__nccl_ticket *ticket, char *out) {
     static const char digits[] = "0123456789abcdef";
+    const ds__nccl_id *id = &ticket->id;
+    if (ticket->grows) {
+        strcpy(out, DS__NCCL_GROW);
+        out += strlen(out);
+    }
     for (size_t i = 0; i < sizeof id->bytes; i++) {
         *out++ = digits[(unsigned char)id->bytes[i] >> 4];
         *out++ = digits[(unsigned char)id->bytes[i] & 15];
@@ -35,7 +50,12 @@ static int ds__nccl_id_digit(char c) {
 }
 
 /* Reads the text of an id. Returns 0 if it is not one. */
-static int ds__nccl_id_parse(const char *text, ds__nccl_id *out) {
+static int ds__nccl_id_parse(const char *text, ds__nccl_ticket *out_ticket) {
+    size_t prefix = strlen(DS__NCCL_GROW);
+    ds__nccl_id *out = &out_ticket->id;
+    out_ticket->grows = strncmp(text, DS__NCCL_GROW, prefix) == 0;
+    if (out_ticket->grows)
+        text += prefix;
     for (size_t i = 0; i < sizeof out->bytes; i++) {
         int high = ds__nccl_id_digit(text[2 * i]);
         int low = high < 0 ? -1 : ds__nccl_id_digit(text[2 * i + 1]);
@@ -46,17 +66,18 @@ static int ds__nccl_id_parse(const char *text, ds__nccl_id *out) {
     return text[2 * sizeof out->bytes] == '\0';
 }
 
-static ds_result ds__nccl_id_create(ds__nccl_id *out) {
-    ds__nccl_result code = ds__nccl.GetUniqueId(out);
+static ds_result ds__nccl_id_create(ds__nccl_ticket *out) {
+    out->grows = 0;
+    ds__nccl_result code = ds__nccl.GetUniqueId(&out->id);
     if (code == DS__NCCL_SUCCESS)
         return DS_OK;
     return ds__fail(DS_ERR_FAILED, "ncclGetUniqueId: %s", ds__nccl.GetErrorString(code));
 }
 
 /* Writes an id to a file that does not exist. */
-static ds_result ds__nccl_id_write(const char *path, const ds__nccl_id *id) {
+static ds_result ds__nccl_id_write(const char *path, const ds__nccl_ticket *id) {
     char part[1024];
-    char text[2 * sizeof id->bytes + 1];
+    char text[DS_RANKS_ID_SIZE];
     int n = snprintf(part, sizeof part, "%s.part", path);
     if (n < 0 || (size_t)n >= sizeof part)
         return ds__fail(DS_ERR_INVALID_VALUE, "the path of the id has more than 1000 characters");
@@ -77,8 +98,8 @@ static ds_result ds__nccl_id_write(const char *path, const ds__nccl_id *id) {
 }
 
 /* Waits for the file of another rank, and reads the id. */
-static ds_result ds__nccl_id_read(const char *path, uint64_t deadline, ds__nccl_id *out) {
-    char text[2 * sizeof out->bytes + 2];
+static ds_result ds__nccl_id_read(const char *path, uint64_t deadline, ds__nccl_ticket *out) {
+    char text[DS_RANKS_ID_SIZE + 1];
     FILE *file;
     while (!(file = fopen(path, "r"))) {
         if (ds__now_ns() > deadline)
@@ -105,7 +126,8 @@ static const char *ds__nccl_id_path(const char *text) {
 }
 
 /* Finds the id of the ranks. text: ds_ranks_desc.id. */
-static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline, ds__nccl_id *out) {
+static ds_result ds__nccl_id_find(const char *text, int rank, uint64_t deadline,
+                                  ds__nccl_ticket *out) {
     text = ds__nccl_id_text(text);
     const char *path = ds__nccl_id_path(text);
     if (!text && !ds__os_environment("NCCL_COMM_ID"))

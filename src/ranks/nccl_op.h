@@ -21,9 +21,27 @@
 #include "record.h"
 #include "nccl_comm.h"
 
+/* A call of NCCL for an operation. */
+typedef struct ds__nccl_job {
+    const ds__nccl_place *place;
+    void *stream;
+    const ds__nccl_how *how; /* NULL: as NCCL decides */
+    void *scratch;           /* memory of a barrier */
+    int grouped;             /* 1: a group call has begun */
+} ds__nccl_job;
+
 /* Calls a function of NCCL; gives DS_OK, also for work in progress, or reports its error. */
-#define DS__NCCL_CALL(link, function, ...) \
-    ds__nccl_check((link)->comm, ds__nccl.function(__VA_ARGS__), #function)
+#define DS__NCCL_CALL(job, function, ...) \
+    ds__nccl_check((job)->place->comm,    \
+                   ds__nccl.function(__VA_ARGS__, (job)->place->comm, (job)->stream), #function)
+
+/* The same for a function that can be configured. */
+#define DS__NCCL_COLLECTIVE(job, function, ...)                                             \
+    ((job)->how ? ds__nccl_check((job)->place->comm,                                        \
+                                 ds__nccl.function##Config(__VA_ARGS__, (job)->place->comm, \
+                                                           (job)->stream, (job)->how),      \
+                                 #function "Config")                                        \
+                : DS__NCCL_CALL(job, function, __VA_ARGS__))
 
 /* Returns NCCL's type of an element, or -1. */
 static ds__nccl_type ds__nccl_type_of(ds_dtype dtype) {
@@ -82,43 +100,42 @@ static int ds__nccl_reaches(ds__net_kind kind) {
 
 /* ---- kinds of operations --------------------------------------------------------------------- */
 
-/* Begins a group call, which ds__nccl_put ends. */
-static ds_result ds__nccl_group(const ds__nccl_link *link, int *grouped) {
-    ds_result r = ds__nccl_check(link->comm, ds__nccl.GroupStart(), "GroupStart");
-    *grouped = r == DS_OK;
+/* Begins a group call. */
+static ds_result ds__nccl_group(ds__nccl_job *j) {
+    ds_result r = ds__nccl_check(j->place->comm, ds__nccl.GroupStart(), "GroupStart");
+    j->grouped = r == DS_OK;
     return r;
 }
 
-static ds_result ds__nccl_all_gather(const ds__nccl_link *link, const ds__net_op *op, void *stream,
-                                     int *grouped) {
+static ds_result ds__nccl_all_gather(ds__nccl_job *j, const ds__net_op *op) {
     const ds__net_parts *parts = &op->parts;
-    if (ds__net_parts_equal(parts, link->size))
-        return DS__NCCL_CALL(link, AllGather, op->in, op->out, parts->bytes[0], DS__NCCL_INT8,
-                             link->comm, stream);
-    ds_result r = ds__nccl_group(link, grouped);
-    for (int i = 0; r == DS_OK && i < link->size; i++) {
+    const ds__nccl_place *p = j->place;
+    if (ds__net_parts_equal(parts, p->size))
+        return DS__NCCL_COLLECTIVE(j, AllGather, op->in, op->out, parts->bytes[0], DS__NCCL_INT8);
+    ds_result r = ds__nccl_group(j);
+    for (int i = 0; r == DS_OK && i < p->size; i++) {
         void *out = ds__behind(op->out, parts->at[i]);
         if (parts->bytes[i])
-            r = DS__NCCL_CALL(link, Broadcast, i == link->rank ? op->in : out, out, parts->bytes[i],
-                              DS__NCCL_INT8, i, link->comm, stream);
+            r = DS__NCCL_COLLECTIVE(j, Broadcast, i == p->rank ? op->in : out, out, parts->bytes[i],
+                                    DS__NCCL_INT8, i);
     }
     return r;
 }
 
-static ds_result ds__nccl_reduce_scatter(const ds__nccl_link *link, const ds__net_op *op,
-                                         void *stream, int *grouped) {
+static ds_result ds__nccl_reduce_scatter(ds__nccl_job *j, const ds__net_op *op) {
     const ds__net_parts *parts = &op->parts;
+    const ds__nccl_place *p = j->place;
     size_t unit = (size_t)op->dtype.bits / 8;
     ds__nccl_type type = ds__nccl_type_of(op->dtype);
     ds__nccl_op combine = ds__nccl_operator(op->reduce_op);
-    if (ds__net_parts_equal(parts, link->size))
-        return DS__NCCL_CALL(link, ReduceScatter, op->in, op->out, parts->bytes[0] / unit, type,
-                             combine, link->comm, stream);
-    ds_result r = ds__nccl_group(link, grouped);
-    for (int i = 0; r == DS_OK && i < link->size; i++)
+    if (ds__net_parts_equal(parts, p->size))
+        return DS__NCCL_COLLECTIVE(j, ReduceScatter, op->in, op->out, parts->bytes[0] / unit, type,
+                                   combine);
+    ds_result r = ds__nccl_group(j);
+    for (int i = 0; r == DS_OK && i < p->size; i++)
         if (parts->bytes[i])
-            r = DS__NCCL_CALL(link, Reduce, ds__behind(op->in, parts->at[i]), op->out,
-                              parts->bytes[i] / unit, type, combine, i, link->comm, stream);
+            r = DS__NCCL_COLLECTIVE(j, Reduce, ds__behind(op->in, parts->at[i]), op->out,
+                                    parts->bytes[i] / unit, type, combine, i);
     return r;
 }
 
@@ -131,99 +148,164 @@ static int ds__nccl_transfer_compare(const void *left, const void *right) {
     return a < b ? -1 : 1;
 }
 
-static ds_result ds__nccl_transfers(const ds__nccl_link *link, const ds__net_transfer *list,
-                                    size_t count, void *stream, int *grouped) {
+static ds_result ds__nccl_transfers(ds__nccl_job *j, const ds__net_transfer *list, size_t count) {
     const ds__net_transfer **order = ds__host_alloc((count + 1) * sizeof *order);
     if (!order)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for %zu transfers", count);
     for (size_t i = 0; i < count; i++)
         order[i] = &list[i];
     qsort(order, count, sizeof *order, ds__nccl_transfer_compare);
-    ds_result r = ds__nccl_group(link, grouped);
+    ds_result r = ds__nccl_group(j);
     for (size_t i = 0; r == DS_OK && i < count; i++) {
         const ds__net_transfer *t = order[i];
-        if (t->receive)
-            r = DS__NCCL_CALL(link, Recv, t->at, t->bytes, DS__NCCL_INT8, t->rank, link->comm,
-                              stream);
-        else
-            r = DS__NCCL_CALL(link, Send, t->at, t->bytes, DS__NCCL_INT8, t->rank, link->comm,
-                              stream);
+        r = t->receive ? DS__NCCL_CALL(j, Recv, t->at, t->bytes, DS__NCCL_INT8, t->rank)
+                       : DS__NCCL_CALL(j, Send, t->at, t->bytes, DS__NCCL_INT8, t->rank);
     }
     ds__host_free(order);
     return r;
 }
 
-static ds_result ds__nccl_messages(const ds__nccl_link *link, const ds__net_op *op, void *stream,
-                                   int *grouped) {
-    ds__net_transfer *list = ds__host_alloc(2 * (size_t)link->size * sizeof *list);
+static ds_result ds__nccl_messages(ds__nccl_job *j, const ds__net_op *op) {
+    const ds__nccl_place *p = j->place;
+    ds__net_transfer *list = ds__host_alloc(2 * (size_t)p->size * sizeof *list);
     if (!list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "out of host memory for messages to %d ranks",
-                        link->size);
-    size_t count = ds__net_messages(op, link->rank, link->size, list);
-    ds_result r = ds__nccl_transfers(link, list, count, stream, grouped);
+                        p->size);
+    size_t count = ds__net_messages(op, p->rank, p->size, list);
+    ds_result r = ds__nccl_transfers(j, list, count);
     ds__host_free(list);
     return r;
 }
 
-/* Calls NCCL for an operation. *grouped 1: a group call has begun. */
-static ds_result ds__nccl_call(const ds__nccl_link *link, const ds__net_op *op, void *stream,
-                               int *grouped) {
+static ds_result ds__nccl_kind(ds__nccl_job *j, const ds__net_op *op) {
     ds__nccl_type type = ds__nccl_type_of(op->dtype);
     ds__nccl_op combine = ds__nccl_operator(op->reduce_op);
     switch (op->kind) {
     case DS__NET_ALL_REDUCE:
-        return DS__NCCL_CALL(link, AllReduce, op->in, op->out, op->count, type, combine, link->comm,
-                             stream);
+        return DS__NCCL_COLLECTIVE(j, AllReduce, op->in, op->out, op->count, type, combine);
     case DS__NET_REDUCE:
-        return DS__NCCL_CALL(link, Reduce, op->in, op->out, op->count, type, combine, op->root,
-                             link->comm, stream);
+        return DS__NCCL_COLLECTIVE(j, Reduce, op->in, op->out, op->count, type, combine, op->root);
     case DS__NET_REDUCE_SCATTER:
-        return ds__nccl_reduce_scatter(link, op, stream, grouped);
+        return ds__nccl_reduce_scatter(j, op);
     case DS__NET_BROADCAST:
-        return DS__NCCL_CALL(link, Broadcast, op->out, op->out, op->count, DS__NCCL_INT8, op->root,
-                             link->comm, stream);
+        return DS__NCCL_COLLECTIVE(j, Broadcast, op->out, op->out, op->count, DS__NCCL_INT8,
+                                   op->root);
     case DS__NET_ALL_GATHER:
-        return ds__nccl_all_gather(link, op, stream, grouped);
+        return ds__nccl_all_gather(j, op);
     case DS__NET_GATHER:
     case DS__NET_SCATTER:
     case DS__NET_ALL_TO_ALL:
-        return ds__nccl_messages(link, op, stream, grouped);
+        return ds__nccl_messages(j, op);
     case DS__NET_EXCHANGE:
-        return ds__nccl_transfers(link, op->transfers, op->transfer_count, stream, grouped);
+        return ds__nccl_transfers(j, op->transfers, op->transfer_count);
     case DS__NET_BARRIER:
     case DS__NET_KINDS:
         break;
     }
-    return DS__NCCL_CALL(link, AllReduce, link->scratch, link->scratch, 1, DS__NCCL_INT32,
-                         DS__NCCL_SUM, link->comm, stream);
+    return DS__NCCL_CALL(j, AllReduce, j->scratch, j->scratch, 1, DS__NCCL_INT32, DS__NCCL_SUM);
+}
+
+/* Returns NCCL's form of a configuration. */
+static ds__nccl_how ds__nccl_how_of(const ds_ranks_nccl *n) {
+    return (ds__nccl_how){ .size = sizeof(ds__nccl_how),
+                           .magic = DS__NCCL_MAGIC,
+                           .version = DS__NCCL_HOW_VERSION,
+                           .min_ctas = n->min_ctas ? n->min_ctas : DS__NCCL_UNDEFINED,
+                           .max_ctas = n->max_ctas ? n->max_ctas : DS__NCCL_UNDEFINED,
+                           .nvls_ctas = n->nvls_ctas ? n->nvls_ctas : DS__NCCL_UNDEFINED,
+                           .cga_cluster_size =
+                               n->cga_cluster_size ? n->cga_cluster_size : DS__NCCL_UNDEFINED,
+                           .algorithm = n->algorithm,
+                           .force_algorithm = !n->is_hint,
+                           .cta_policy = n->cta_policy ? n->cta_policy : DS__NCCL_UNDEFINED };
+}
+
+/* Calls NCCL for an operation on a stream. */
+static ds_result ds__nccl_call(const ds__nccl_place *place, const ds__net_op *op, void *stream,
+                               void *scratch) {
+    ds__nccl_how how;
+    ds__nccl_job job = { .place = place, .stream = stream, .scratch = scratch };
+    if (DS__UNLIKELY(op->nccl != NULL)) {
+        how = ds__nccl_how_of(op->nccl);
+        job.how = &how;
+    }
+    ds_result r = ds__nccl_kind(&job, op);
+    if (job.grouped) {
+        ds__nccl_result code = ds__nccl.GroupEnd();
+        r = r == DS_OK ? ds__nccl_check(place->comm, code, "GroupEnd") : r;
+    }
+    return r;
 }
 
 /* ---- the functions of the engine ------------------------------------------------------------- */
 
-/* Enqueues an operation, and waits until NCCL has enqueued it. */
+/* Waits until NCCL has enqueued the operations of a communicator. */
+static ds_result ds__nccl_settle(ds__nccl_link *link, const ds__nccl_place *place,
+                                 uint64_t deadline) {
+    return ds__nccl_wait(place->comm, DS__NCCL_IN_PROGRESS, "CommGetAsyncError", deadline,
+                         &link->stopped);
+}
+
+/* Enqueues the operations of all devices of the rank, in one group call. */
+static ds_result ds__nccl_enqueue_each(ds__nccl_link *link, const ds__net_member *members,
+                                       uint64_t deadline) {
+    ds__nccl_result code = ds__nccl.GroupStart();
+    ds_result r = ds__nccl_check(link->own.comm, code, "GroupStart");
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < link->count && r == DS_OK; i++) {
+        if (members[i].native)
+            r = ds__nccl_call(&link->places[i], &members[i].op, members[i].native, NULL);
+    }
+    code = ds__nccl.GroupEnd();
+    if (r == DS_OK)
+        r = ds__nccl_check(link->own.comm, code, "GroupEnd");
+    for (size_t i = 0; i < link->count && r == DS_OK; i++)
+        if (members[i].native)
+            r = ds__nccl_settle(link, &link->places[i], deadline);
+    return r;
+}
+
+/* Enqueues the operation of the rank. */
+static ds_result ds__nccl_enqueue_one(ds__nccl_link *link, const ds__net_op *op, void *native,
+                                      uint64_t deadline) {
+    ds_result r = ds__nccl_call(&link->own, op, native, link->scratch);
+    return r == DS_OK ? ds__nccl_settle(link, &link->own, deadline) : r;
+}
+
+/* Ends the work of a communicator whose operation could not be enqueued, and waits until no thread
+   of NCCL enqueues any more, since the caller may destroy the stream. `lock` is held. */
+__attribute__((cold, noinline)) static void ds__nccl_give_up(ds__nccl_link *link) {
+    uint64_t deadline = ds__now_ns() + 1000000000u;
+    ds__kept_error error;
+    ds__error_save(&error);
+    atomic_store(&link->stopped, 1);
+    ds__nccl_end_work(link);
+    for (size_t i = 0; i <= link->count; i++)
+        if (ds__nccl_at(link, i)->comm)
+            (void)ds__nccl_wait(ds__nccl_at(link, i)->comm, DS__NCCL_IN_PROGRESS, "CommRevoke",
+                                deadline, NULL);
+    ds__error_restore(&error);
+}
+
+/* Enqueues operations, and waits until NCCL has enqueued them. */
 static ds_result ds__nccl_enqueue(void *comm, const ds__net_op *op, void *native,
-                                  uint64_t deadline) {
+                                  const ds__net_member *members, uint64_t deadline) {
     ds__nccl_link *link = comm;
-    int grouped = 0;
     ds_result r = ds__nccl_lock(link);
     if (r < 0)
         return r;
-    r = ds__nccl_call(link, op, native, &grouped);
-    if (grouped) {
-        ds__nccl_result code = ds__nccl.GroupEnd();
-        if (r == DS_OK)
-            r = ds__nccl_check(link->comm, code, "GroupEnd");
-    }
-    if (r == DS_OK)
-        r = ds__nccl_wait(link->comm, DS__NCCL_IN_PROGRESS, "CommGetAsyncError", deadline,
-                          &link->stopped);
+    r = members ? ds__nccl_enqueue_each(link, members, deadline)
+                : ds__nccl_enqueue_one(link, op, native, deadline);
+    if (DS__UNLIKELY(r < 0))
+        ds__nccl_give_up(link);
     ds__nccl_unlock(link);
     return r;
 }
 
 static ds_result ds__nccl_host_enqueue(ds__remote *remote, void *native) {
     ds__nccl_host_op *h = (ds__nccl_host_op *)(void *)remote;
-    return ds__nccl_enqueue(h->link, &h->net, native, h->net.deadline);
+    return ds__nccl_enqueue(h->link, &h->net, native, NULL, h->net.deadline);
 }
 
 /* Enqueues the copies and the operation. */
@@ -253,9 +335,9 @@ static ds_result ds__nccl_start(void *comm, const ds__net_op *op, ds__net_reques
     ds__nccl_link *link = comm;
     ds_result r;
     void *pinned = NULL;
-    size_t own = op->parts.bytes[link->rank];
+    size_t own = op->parts.bytes[link->own.rank];
     size_t bytes = 0;
-    for (int i = 0; i < link->size; i++)
+    for (int i = 0; i < link->own.size; i++)
         bytes += op->parts.bytes[i];
     ds__nccl_host_op *h = ds__host_alloc(sizeof *h);
     if (!h)
@@ -312,25 +394,121 @@ static void ds__nccl_tell(void *comm, ds_result code, const char *reason) {
     (void)reason;
 }
 
+/* Returns the error that NCCL has found in a communicator by itself, or ncclSuccess. */
+static ds__nccl_result ds__nccl_error_of(const ds__nccl_place *place,
+                                         char reason[DS__RANKS_REASON]) {
+    ds__nccl_result code = DS__NCCL_SUCCESS;
+    if (!place->comm || ds__nccl.CommGetAsyncError(place->comm, &code) != DS__NCCL_SUCCESS ||
+        code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS)
+        return DS__NCCL_SUCCESS;
+    const char *last = ds__nccl.GetLastError(place->comm);
+    snprintf(reason, DS__RANKS_REASON, "NCCL reports an error: %s%s%.200s",
+             ds__nccl.GetErrorString(code), last && *last ? ": " : "", last ? last : "");
+    return code;
+}
+
 /* Asks for an error that NCCL has found by itself. */
 static ds_result ds__nccl_hear(void *comm, char reason[DS__RANKS_REASON], int *out_rank) {
     ds__nccl_link *link = comm;
     ds__nccl_result code = DS__NCCL_SUCCESS;
-    *out_rank = link->rank;
+    *out_rank = link->own.rank;
     if (!ds__mutex_trylock(&link->lock))
         return DS_OK;
-    if (link->comm && !atomic_load(&link->stopped) &&
-        ds__nccl.CommGetAsyncError(link->comm, &code) != DS__NCCL_SUCCESS)
-        code = DS__NCCL_SUCCESS;
-    if (code != DS__NCCL_SUCCESS && code != DS__NCCL_IN_PROGRESS) {
-        const char *last = ds__nccl.GetLastError(link->comm);
-        snprintf(reason, DS__RANKS_REASON, "NCCL reports an error: %s%s%.200s",
-                 ds__nccl.GetErrorString(code), last && *last ? ": " : "", last ? last : "");
+    if (!atomic_load(&link->stopped)) {
+        code = ds__nccl_error_of(&link->own, reason);
+        for (size_t i = 0; i < link->count && code == DS__NCCL_SUCCESS; i++)
+            code = ds__nccl_error_of(&link->places[i], reason);
     }
     ds__mutex_unlock(&link->lock);
-    if (code == DS__NCCL_SUCCESS || code == DS__NCCL_IN_PROGRESS)
+    if (code == DS__NCCL_SUCCESS)
         return DS_OK;
     return code == DS__NCCL_REMOTE_ERROR ? DS_ERR_ABORTED : DS_ERR_FAILED;
+}
+
+/* ---- registered memory, configuration -------------------------------------------------------- */
+
+/* Returns the link of the list that has the memory, or its end. */
+static ds__nccl_buffer **ds__nccl_buffer_find(ds__nccl_link *link, const void *ptr) {
+    ds__nccl_buffer **at = &link->buffers;
+    while (*at && (*at)->ptr != ptr)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Registers the memory with the communicators of its device. `lock` is held. */
+static ds_result ds__nccl_buffer_begin(ds__nccl_link *link, ds__nccl_buffer *b, size_t size,
+                                       ds_device device) {
+    ds_result r = DS_OK;
+    int count = 0;
+    for (size_t i = 0; i <= link->count && r == DS_OK; i++) {
+        const ds__nccl_place *p = ds__nccl_at(link, i);
+        if (ds__device_key(p->device) != ds__device_key(device))
+            continue;
+        r = ds__nccl_check(p->comm, ds__nccl.CommRegister(p->comm, b->ptr, size, &b->handle[count]),
+                           "CommRegister");
+        if (r == DS_OK)
+            b->place[count++] = p;
+    }
+    return r;
+}
+
+static ds_result ds__nccl_enlist(void *comm, void *ptr, size_t size, ds_device device) {
+    ds__nccl_link *link = comm;
+    ds__library_scope scope;
+    ds__kept_error error;
+    if (!ds__nccl.CommRegister || !ds__nccl.CommDeregister)
+        return ds__nccl_old("register memory", "2.19");
+    ds_result r = ds__nccl_lock(link);
+    if (r < 0)
+        return r;
+    ds__nccl_buffer *b = NULL;
+    if (*ds__nccl_buffer_find(link, ptr))
+        r = ds__fail(DS_ERR_INVALID_VALUE, "%p is registered already", ptr);
+    else if (!(b = ds__host_alloc(sizeof *b)))
+        r = ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a registration");
+    if (b) {
+        b->ptr = ptr;
+        b->next = link->buffers;
+        link->buffers = b;
+        ds__nccl_begin(device, &scope);
+        r = ds__nccl_buffer_begin(link, b, size, device);
+        if (r < 0) {
+            ds__error_save(&error);
+            (void)ds__nccl_buffer_end(link, &link->buffers, 1);
+            ds__error_restore(&error);
+        }
+        ds__nccl_end(device, &scope);
+    }
+    ds__nccl_unlock(link);
+    return r;
+}
+
+static ds_result ds__nccl_delist(void *comm, void *ptr) {
+    ds__nccl_link *link = comm;
+    ds__mutex_lock(&link->lock);
+    ds__nccl_buffer **at = ds__nccl_buffer_find(link, ptr);
+    ds_result r = *at ? ds__nccl_buffer_end(link, at, !atomic_load(&link->stopped))
+                      : ds__fail(DS_ERR_INVALID_VALUE, "%p is not registered", ptr);
+    ds__nccl_unlock(link);
+    return r;
+}
+
+/* Only functions that compute have a form with a configuration. */
+static ds_result ds__nccl_configures(ds__net_kind kind) {
+    switch (kind) {
+    case DS__NET_ALL_REDUCE:
+    case DS__NET_REDUCE:
+    case DS__NET_REDUCE_SCATTER:
+    case DS__NET_BROADCAST:
+    case DS__NET_ALL_GATHER:
+        return ds__nccl.AllReduceConfig && ds__nccl.ReduceConfig && ds__nccl.BroadcastConfig &&
+                       ds__nccl.AllGatherConfig && ds__nccl.ReduceScatterConfig
+                   ? DS_OK
+                   : ds__nccl_old("configure an operation", "2.31");
+    default:
+        return ds__fail(DS_ERR_UNSUPPORTED,
+                        "ranks_options->nccl: NCCL's messages have no configuration");
+    }
 }
 
 static void ds__nccl_library(char *out, size_t size) {
@@ -350,6 +528,13 @@ static const ds__ranks_engine ds__nccl_engine = {
     .init = ds__nccl_init,
     .split = ds__nccl_split,
     .shrink = ds__nccl_shrink,
+    .grow_id = ds__nccl_grow_id,
+    .grow = ds__nccl_grow,
+    .enlist = ds__nccl_enlist,
+    .delist = ds__nccl_delist,
+    .configures = ds__nccl_configures,
+    .key = ds__nccl_key,
+    .join = ds__nccl_join,
     .enqueue = ds__nccl_enqueue,
     .start = ds__nccl_start,
     .test = ds__nccl_test,

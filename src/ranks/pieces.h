@@ -14,6 +14,7 @@
 #include "types.h"
 #include "stage.h"
 #include "stage_memory.h"
+#include "steps.h"
 
 enum { DS__PIECE_BYTES = 4 << 20 };
 
@@ -33,26 +34,26 @@ static int ds__stage_is_in_pieces(const ds__stage *st, size_t bytes) {
 static ds_result ds__piece_copy(ds__stage *st, ds__net_piece *p, ds__smem mem, int to_host) {
     ds_tensor host = ds__smem_flat(st, p->mem, 0, &p->elements);
     ds_tensor device = ds__smem_flat(st, mem, p->at, &p->elements);
-    return to_host ? ds__stage_copy(st, &host, 0, &device, mem.device)
-                   : ds__stage_copy(st, &device, mem.device, &host, 0);
+    return to_host ? ds__stage_copy(st, &host, st->leading, &device, mem.device)
+                   : ds__stage_copy(st, &device, mem.device, &host, st->leading);
 }
 
 /* Enqueues the operation of a piece. */
-static ds_result ds__piece_begin(ds__stage *st, ds__net_piece *p, ds__net_kind kind, int root) {
+static ds_result ds__piece_begin(ds__stage *st, ds__net_piece *p, ds__net_kind kind) {
     size_t item = (ds_dtype_get_size)(st->call.dtype);
     ds__rop *op = ds__stage_op(st, kind, 0);
     if (!op)
         return DS_ERR_OUT_OF_MEMORY;
     op->net.in = op->net.out = p->mem.at;
-    op->net.root = root;
+    op->net.root = st->root;
     op->net.count = (size_t)p->elements * (kind == DS__NET_BROADCAST ? item : 1);
     st->enqueued = 1;
     return ds__rop_submit(op, st->lead, (size_t)p->elements * item, &p->number);
 }
 
 /* Runs a reduction or broadcast of `elements` from `in` to `out`; at NULL: this rank has none. */
-static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, int root, ds__smem in,
-                                  ds__smem out, int64_t elements) {
+static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, ds__smem in, ds__smem out,
+                                  int64_t elements) {
     size_t item = (ds_dtype_get_size)(st->call.dtype);
     int64_t most = (int64_t)(DS__PIECE_BYTES / item);
     size_t count = (size_t)((elements + most - 1) / most);
@@ -67,7 +68,7 @@ static ds_result ds__stage_pieces(ds__stage *st, ds__net_kind kind, int root, ds
         if (in.at)
             r = ds__piece_copy(st, &piece[i], in, 1);
         if (r == DS_OK)
-            r = ds__piece_begin(st, &piece[i], kind, root);
+            r = ds__piece_begin(st, &piece[i], kind);
     }
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__rop_wait(st->g, st->lead, &st->call, piece[i].number);

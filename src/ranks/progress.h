@@ -478,14 +478,18 @@ static ds_result ds__net_wait(ds__group *g, const ds__net_op *net, uint64_t dead
     }
 }
 
+/* Returns the time at which the limit of an operation ends. */
+static uint64_t ds__rop_deadline(const ds__rop *op) {
+    uint64_t limit = op->call.timeout_ns;
+    return limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
+}
+
 /* Compares an operation of an engine that enqueues its operations with those of the other ranks. */
 static ds_result ds__rop_compare(ds__group *g, ds__rop *op) {
     ds__net_op gather;
-    uint64_t limit = op->call.timeout_ns;
-    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
     ds_result r = ds__compare_prepare(g, op, &gather);
     if (r == DS_OK)
-        r = ds__net_wait(g, &gather, deadline, "comparison");
+        r = ds__net_wait(g, &gather, ds__rop_deadline(op), "comparison");
     return r == DS_OK ? ds__compare_end(g, op) : r;
 }
 

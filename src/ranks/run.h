@@ -44,6 +44,8 @@ static ds__rop *ds__rop_take(ds__group *g, size_t table_bytes) {
     op->dropped = 0;
     op->arrival = 0;
     op->word = NULL;
+    op->members = NULL;
+    op->streams = NULL;
     ds__host_free(op->signatures);
     op->signatures = NULL;
     memset(&op->net, 0, sizeof op->net);
@@ -101,9 +103,29 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
 /* Lets the engine enqueue an operation on a native stream (base/operation.h). */
 static ds_result ds__rop_enqueue_native(ds__remote *remote, void *native) {
     ds__rop *op = (ds__rop *)(void *)remote;
-    uint64_t limit = op->call.timeout_ns;
-    uint64_t deadline = limit > UINT64_MAX - op->enqueued ? UINT64_MAX : op->enqueued + limit;
-    return op->group->engine->enqueue(op->group->comm, &op->net, native, deadline);
+    return op->group->engine->enqueue(op->group->comm, &op->net, native, op->members,
+                                      ds__rop_deadline(op));
+}
+
+static ds_result ds__rop_enqueue_nothing(ds__remote *remote, void *native) {
+    (void)remote;
+    (void)native;
+    return DS_OK;
+}
+
+/* Passes the number of an operation on several streams when all of them are behind it. */
+static ds_result ds__rop_pass_late(ds__rop *op, ds__stream *s, ds__op *o) {
+    ds_stream lead = { ds__handle_of(&s->slot) };
+    ds_result r = DS_OK;
+    for (size_t i = 0; i < op->stream_count && r == DS_OK; i++)
+        if (op->streams[i].id != lead.id)
+            r = ds__wait_stream(lead, op->streams[i]);
+    if (r < 0)
+        return r;
+    op->remote.enqueue_fn = ds__rop_enqueue_nothing;
+    o->u.remote.timeline = op->group->timeline;
+    o->u.remote.bytes = 0;
+    return ds__rop_enqueue(s, o);
 }
 
 /* Enqueues an operation of an engine that enqueues its operations itself. captures: it becomes a
@@ -120,12 +142,14 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
         r = ds__rop_compare(g, op);
     ds__op o = ds__op_init(DS__OP_REMOTE | (captures ? 0 : DS__OP_OUTSIDE << 8));
     o.u.remote.begin = &op->remote;
-    o.u.remote.timeline = captures ? NULL : g->timeline;
+    o.u.remote.timeline = captures || op->streams ? NULL : g->timeline;
     o.u.remote.upto = op->number;
     o.u.remote.name = ds__net_names[op->call.kind];
     o.u.remote.bytes = bytes;
     if (r == DS_OK)
         r = ds__rop_enqueue(s, &o);
+    if (r == DS_OK && op->streams)
+        r = ds__rop_pass_late(op, s, &o);
     if (captures) {
         ds__rop_give_back(op);
         return r;

@@ -1,11 +1,14 @@
 /* ranks/stage.h - a collective of a group on the streams of this rank.
 
    Opens a call (ds__stage_open): group, streams and tensors. Enqueues operations of the engine
-   (ds__stage_net). ds__stage_close ends the call. ranks/stage_memory.h has the memory of a call.
+   (ds__stage_net). ds__stage_close ends the call. ranks/stage_memory.h has the memory of a call,
+   ranks/steps.h its operations.
 
    Policy:
-   1. The stream of the first device leads: operations of the engine are on it. Before the first
-      one it waits for the other streams, and at the end they wait for it.
+   1. The rank is one member of the communicator, or each of its devices is one
+      (ds__stage_member). The stream of a member's first device leads: operations of the engine are
+      on it. Before the first one it waits for the member's other streams, and at the end they wait
+      for it.
    2. The engine reads and writes contiguous tensors in place if it reaches their memory
       (ds__reach). Everything else is copied: strided tensors, and memory of a GPU through pinned
       memory if the engine does not reach it.
@@ -45,9 +48,24 @@ typedef struct ds__smem {
 /* Memory that an engine can use in an operation. */
 typedef enum ds__reach {
     DS__REACH_HOST, /* of the host; pinned for the copies of GPUs */
-    DS__REACH_LEAD, /* of the leading device */
+    DS__REACH_LEAD, /* of the member's leading device */
     DS__REACH_ALL   /* of the host and all devices of the rank */
 } ds__reach;
+
+/* A member of the communicator on this rank. */
+typedef struct ds__stage_member {
+    size_t number;  /* in the communicator */
+    size_t leading; /* index of its leading stream; DS__STAGE_NONE: it takes no part */
+    ds__stile *in;  /* its tensors */
+    ds__stile *out;
+    size_t ins;
+    size_t outs;
+    ds__smem from; /* memory of its operation */
+    ds__smem to;
+    ds__stile *flat; /* all_to_all: contiguous forms of `in`, then of `out` */
+} ds__stage_member;
+
+#define DS__STAGE_NONE SIZE_MAX
 
 typedef struct ds__stage {
     ds__group *g;
@@ -56,26 +74,44 @@ typedef struct ds__stage {
     ds__rcall call;
     size_t count; /* devices of this rank; of an exchange, transfers */
     const ds_device *own;
+    const size_t *device_of; /* of an exchange: the device of each transfer; else NULL */
     ds_stream *stream;
-    ds__stream *lead; /* pinned */
+    ds__stream *lead; /* pinned: the operations of the rank are submitted on it */
     ds__reach reach;  /* memory that the engine can use */
-    size_t leading;   /* index of the leading device; `count`: one that no tensor is on */
+    int root;         /* member that has the single tensor */
+    int dim;          /* that is split or joined */
+    struct ds__slices *slices;
+    size_t moved; /* bytes of the step on this rank */
+
+    int size;            /* members of the communicator */
+    const size_t *first; /* the first device of each, and their number */
+    int each;            /* 1: its members are devices */
+    size_t members;      /* those of this rank */
+    ds__stage_member *member;
+    ds__stage_member one;   /* storage of a single one */
+    ds__stage_member whole; /* all tensors, as if the rank were one member */
+
+    /* of the selected member, or of `whole` (ds__stage_select) */
+    ds__stage_member *at;
+    int me;         /* its number */
+    size_t leading; /* index of its leading stream; `count`: one without a tensor */
+    ds__stile *in;
+    ds__stile *out;
+    size_t ins;
+    size_t outs;
+
     int capturing;
     int joined;   /* 1: the leading stream has waited for the others */
     int opened;   /* 1: `calls` is held */
     int observed; /* 1: observers know of the call */
     int enqueued; /* 1: an operation of the engine is */
     unsigned step;
-    ds__stile *in;
-    ds__stile *out;
-    size_t ins;
-    size_t outs;
     ds__rtemp *temps; /* of this call */
     void *chunks;     /* memory of the call; each begins with the address of the previous one */
     ds_stream stream_first[DS__STAGE_DEVICES];
     ds__stile tile_first[2];
-    size_t used; /* of `first`, in which the first allocations are */
-    _Alignas(16) char first[1024];
+    size_t used; /* of `room`, in which the first allocations are */
+    _Alignas(16) char room[1024];
 } ds__stage;
 
 /* A step of a collective: the collective ends if the step fails. The caller of the collective
@@ -89,8 +125,8 @@ typedef struct ds__stage {
 
 /* Returns memory until ds__stage_close, or NULL with the sentence. */
 static void *ds__stage_alloc(ds__stage *st, size_t size) {
-    if (size <= sizeof st->first - st->used) {
-        void *at = st->first + st->used;
+    if (size <= sizeof st->room - st->used) {
+        void *at = st->room + st->used;
         st->used += (size + 15) & ~(size_t)15;
         return at;
     }
@@ -102,6 +138,85 @@ static void *ds__stage_alloc(ds__stage *st, size_t size) {
     *chunk = st->chunks;
     st->chunks = chunk;
     return (char *)chunk + 16;
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+/* Selects a member, or `whole`. */
+static void ds__stage_select(ds__stage *st, ds__stage_member *m) {
+    st->at = m;
+    st->me = (int)m->number;
+    st->leading = m->leading;
+    st->in = m->in;
+    st->out = m->out;
+    st->ins = m->ins;
+    st->outs = m->outs;
+}
+
+/* Returns the member to which stream i belongs. */
+static ds__stage_member *ds__stage_member_of(const ds__stage *st, size_t i) {
+    if (!st->each)
+        return &st->member[0];
+    return &st->member[st->device_of ? st->device_of[i] : i];
+}
+
+/* Returns the index of the leading stream of the rank or, if devices are members, of device m. */
+static size_t ds__stage_leader(const ds__stage *st, size_t m) {
+    const ds__group *g = st->g;
+    size_t i = 0;
+    if (st->each && !st->device_of)
+        return m;
+    if (st->each) {
+        while (i < st->count && st->device_of[i] != m)
+            i++;
+        return i < st->count ? i : DS__STAGE_NONE;
+    }
+    while (g->engine->enqueue && i < st->count &&
+           ds__device_key(st->own[i]) != ds__device_key(g->own[0]))
+        i++; /* the engine enqueues behind the group's first device */
+    return i;
+}
+
+/* Describes the members of this rank, and selects them all. */
+static ds_result ds__stage_members(ds__stage *st) {
+    const ds__group *g = st->g;
+    st->size = st->each ? (int)g->devices : g->size;
+    st->first = st->each ? g->each : g->first;
+    st->members = st->each ? g->owns : 1;
+    st->member = &st->one;
+    if (st->members > 1)
+        st->member = ds__stage_alloc(st, st->members * sizeof *st->member);
+    if (!st->member)
+        return DS_ERR_OUT_OF_MEMORY;
+    memset(st->member, 0, st->members * sizeof *st->member);
+    for (size_t m = 0; m < st->members; m++) {
+        st->member[m].leading = ds__stage_leader(st, m);
+        st->member[m].number = st->each ? g->first[g->rank] + m : (size_t)g->rank;
+    }
+    st->whole = (ds__stage_member){ .number = st->member[0].number,
+                                    .leading = st->each ? 0 : st->member[0].leading };
+    ds__stage_select(st, &st->whole);
+    return DS_OK;
+}
+
+/* Gives each member its tensors, which lie in the order of their devices. */
+static void ds__stage_divide(ds__stage *st) {
+    const ds__stage_member *all = &st->whole;
+    if (!st->each || st->device_of) {
+        st->member[0].in = all->in;
+        st->member[0].out = all->out;
+        st->member[0].ins = all->ins;
+        st->member[0].outs = all->outs;
+        return;
+    }
+    for (size_t i = all->ins; i-- > 0;) {
+        st->member[all->in[i].device].in = &all->in[i];
+        st->member[all->in[i].device].ins++;
+    }
+    for (size_t i = all->outs; i-- > 0;) {
+        st->member[all->out[i].device].out = &all->out[i];
+        st->member[all->out[i].device].outs++;
+    }
 }
 
 /* ---- opening a call -------------------------------------------------------------------------- */
@@ -122,6 +237,26 @@ static ds_result ds__stage_stream(ds__stage *st, size_t i) {
     return r;
 }
 
+/* Requires that the streams of all members capture, or none. */
+static ds_result ds__stage_check_captures(const ds__stage *st) {
+    ds_result r = DS_OK;
+    for (size_t m = 0; m < st->members && r == DS_OK; m++) {
+        ds_capture_info info;
+        size_t i = st->member[m].leading;
+        if (i == DS__STAGE_NONE)
+            continue;
+        memset(&info, 0, sizeof info);
+        DS__KEEPING(r, (ds_capture_get_info)(st->stream[i], &info));
+        if (r == DS_OK && (info.status == DS_CAPTURE_ACTIVE) != st->capturing)
+            r = ds__fail(DS_ERR_ILLEGAL_STATE,
+                         "the stream of device %zu of this rank %s, but that of another device %s; "
+                         "bring both into the capture, for example by ds_stream_wait_stream",
+                         m, st->capturing ? "does not capture" : "captures",
+                         st->capturing ? "does" : "does not");
+    }
+    return r;
+}
+
 /* Finds out whether the leading stream captures, and refuses a capture that the engine cannot
    record. */
 static ds_result ds__stage_check_capture(ds__stage *st) {
@@ -136,7 +271,7 @@ static ds_result ds__stage_check_capture(ds__stage *st) {
                      "engine \"%s\": an operation belongs to one call, and the order of calls on "
                      "all ranks; a launch of a graph cannot repeat it. End the capture before",
                      st->g->engine->name);
-    return r;
+    return r == DS_OK && st->members > 1 ? ds__stage_check_captures(st) : r;
 }
 
 /* Prepares a call, so that ds__stage_close may be called. */
@@ -146,22 +281,16 @@ static void ds__stage_init(ds__stage *st, const ds_comm_options *options) {
     st->more = options->ranks_options ? options->ranks_options : &usual;
     st->g = NULL;
     st->own = NULL;
+    st->device_of = NULL;
     st->temps = NULL;
     st->chunks = NULL;
     st->lead = NULL;
     st->capturing = st->joined = st->opened = st->observed = st->enqueued = 0;
     st->step = 0;
     st->used = 0;
-    st->ins = st->outs = 0;
-    st->in = st->out = NULL;
-}
-
-/* Returns the first index of the group's leading device, behind which an engine enqueues. */
-static size_t ds__stage_leading(const ds__stage *st) {
-    size_t i = 0;
-    while (i < st->count && ds__device_key(st->own[i]) != ds__device_key(st->g->own[0]))
-        i++;
-    return i;
+    st->members = 0;
+    st->whole = (ds__stage_member){ .number = 0 };
+    ds__stage_select(st, &st->whole);
 }
 
 /* Finds out whether the engine reaches the memory of the devices in such an operation. */
@@ -182,9 +311,27 @@ static ds__net_kind ds__stage_moves(ds__net_kind kind) {
     return reduces ? DS__NET_ALL_TO_ALL : kind;
 }
 
+static ds_result ds__stage_check_options(const ds__stage *st, int kind) {
+    const ds_comm_options *options = st->options;
+    DS__REQUIRE_RESERVED("ds_ranks_options", st->more);
+    DS__REQUIRE(options->root < st->g->devices,
+                "options->root is %zu, but the group has %zu devices", options->root,
+                st->g->devices);
+    DS__REQUIRE(options->stream_count <= st->count, "%zu streams were passed for %zu %s",
+                options->stream_count, st->count,
+                kind == DS__NET_EXCHANGE ? "transfers" : "devices of this rank");
+    if (DS__LIKELY(!st->more->nccl))
+        return DS_OK;
+    DS__REQUIRE_RESERVED("ds_ranks_nccl", st->more->nccl);
+    return st->g->engine->configures
+               ? st->g->engine->configures((ds__net_kind)kind)
+               : ds__fail(DS_ERR_UNSUPPORTED, "ranks_options->nccl is set for engine \"%s\"",
+                          st->g->engine->name);
+}
+
 /* Opens a call on the group of the options, which ds__stage_init has prepared. kind: the operation,
    for messages and the recorder. `own` and `count` are the devices of the streams; NULL: those of
-   the rank. */
+   the rank. A barrier is an operation of the rank. */
 static ds_result ds__stage_open(ds__stage *st, int kind) {
     const ds_comm_options *options = st->options;
     ds_result r = DS_OK;
@@ -195,7 +342,10 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
         st->own = st->g->own;
         st->count = st->g->owns;
     }
-    st->leading = st->g->engine->enqueue ? ds__stage_leading(st) : 0;
+    st->each = st->g->each && kind != DS__NET_BARRIER;
+    r = ds__stage_members(st);
+    if (r < 0)
+        return r;
     ds__stage_reach(st, ds__stage_moves((ds__net_kind)kind));
     st->call = (ds__rcall){ .fn = ds__tls.fn,
                             .site = ds__tls.site,
@@ -203,13 +353,9 @@ static ds_result ds__stage_open(ds__stage *st, int kind) {
                             .root = options->root,
                             .timeout_ns =
                                 st->more->timeout_ns ? st->more->timeout_ns : st->g->timeout_ns };
-    DS__REQUIRE_RESERVED("ds_ranks_options", st->more);
-    DS__REQUIRE(options->root < st->g->devices,
-                "options->root is %zu, but the group has %zu devices", options->root,
-                st->g->devices);
-    DS__REQUIRE(options->stream_count <= st->count, "%zu streams were passed for %zu %s",
-                options->stream_count, st->count,
-                kind == DS__NET_EXCHANGE ? "transfers" : "devices of this rank");
+    r = ds__stage_check_options(st, kind);
+    if (r < 0)
+        return r;
     st->stream = st->stream_first;
     if (st->count >= DS__STAGE_DEVICES)
         st->stream = ds__stage_alloc(st, (st->count + 1) * sizeof *st->stream);
@@ -267,14 +413,16 @@ static ds_result ds__stage_check_types(const ds__stage *st) {
    device `single`. */
 static ds_result ds__stage_tensors(ds__stage *st, const ds_tensor *const *in, size_t ins,
                                    const ds_tensor *const *out, size_t outs, size_t single) {
-    st->in = st->tile_first;
+    ds__stile *tile = st->tile_first;
     if (ins + outs > 2)
-        st->in = ds__stage_alloc(st, (ins + outs) * sizeof *st->in);
-    if (!st->in)
+        tile = ds__stage_alloc(st, (ins + outs) * sizeof *tile);
+    if (!tile)
         return DS_ERR_OUT_OF_MEMORY;
-    st->out = st->in + ins;
-    st->ins = ins;
-    st->outs = outs;
+    st->whole.in = tile;
+    st->whole.out = tile + ins;
+    st->whole.ins = ins;
+    st->whole.outs = outs;
+    ds__stage_select(st, &st->whole);
     for (size_t i = 0; i < ins; i++)
         DS__TRY(ds__stile_read(st, in[i], "input tensor", ins == 1 && st->count > 1 ? single : i,
                                &st->in[i]));
@@ -282,6 +430,7 @@ static ds_result ds__stage_tensors(ds__stage *st, const ds_tensor *const *in, si
         DS__TRY(ds__stile_read(st, out[i], "output tensor", outs == 1 && st->count > 1 ? single : i,
                                &st->out[i]));
     st->call.dtype = st->in[0].d.dtype;
+    ds__stage_divide(st);
     return ds__stage_check_types(st);
 }
 
@@ -390,12 +539,13 @@ static void ds__stage_keep_temps(ds__stage *st) {
 /* Ends the call, and returns its result. */
 static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     ds__group *g = st->g;
+    ds__stage_select(st, &st->whole);
     if (st->opened) {
         if (DS__UNLIKELY(r < 0 && st->enqueued))
             ds__stage_break(st, r);
         for (size_t i = 0; i < st->count && st->joined; i++) {
-            ds_result one =
-                i == st->leading ? DS_OK : ds__wait_stream(st->stream[i], st->stream[st->leading]);
+            size_t lead = ds__stage_member_of(st, i)->leading;
+            ds_result one = i == lead ? DS_OK : ds__wait_stream(st->stream[i], st->stream[lead]);
             r = r < 0 ? r : one;
         }
         if (r == DS_OK)
@@ -420,45 +570,16 @@ static ds_result ds__stage_close(ds__stage *st, ds_result r) {
     return r;
 }
 
-/* Makes the leading stream wait for the others, once. */
+/* Makes the leading streams wait for the other streams of their members, once. */
 static ds_result ds__stage_join(ds__stage *st) {
     ds_result r = DS_OK;
-    for (size_t i = 0; i < st->count && !st->joined && r == DS_OK; i++)
-        if (i != st->leading)
-            r = ds__wait_stream(st->stream[st->leading], st->stream[i]);
+    for (size_t i = 0; i < st->count && !st->joined && r == DS_OK; i++) {
+        size_t lead = ds__stage_member_of(st, i)->leading;
+        if (i != lead)
+            r = ds__wait_stream(st->stream[lead], st->stream[i]);
+    }
     st->joined = 1;
     return r;
-}
-
-/* ---- operations of the engine ---------------------------------------------------------------- */
-
-/* Returns an operation whose call is that of the stage; NULL: no memory. tables: bytes. */
-static ds__rop *ds__stage_op(ds__stage *st, ds__net_kind kind, size_t tables) {
-    ds__rop *op = ds__rop_take(st->g, tables);
-    if (!op)
-        return NULL;
-    op->call = st->call;
-    op->call.step = st->step++;
-    op->net.kind = kind;
-    op->net.dtype = st->call.dtype;
-    op->net.reduce_op = st->call.op;
-    op->net.on_gpu = st->g->gpu && st->reach != DS__REACH_HOST;
-    return op;
-}
-
-/* Enqueues an operation and the wait for it. bytes: how much it moves on this rank. */
-static ds_result ds__stage_net(ds__stage *st, ds__rop *op, size_t bytes) {
-    ds_result r = ds__stage_join(st);
-    if (r < 0) {
-        ds__rop_give_back(op);
-        return r;
-    }
-    if (DS__UNLIKELY(st->capturing && st->g->engine->enqueue))
-        return ds__capture_native(st->stream[st->leading], st->lead, op, bytes);
-    if (DS__UNLIKELY(st->capturing))
-        return ds__capture_rop(st->stream[st->leading], op, op->used_bytes);
-    st->enqueued = 1;
-    return ds__rop_submit(op, st->lead, bytes, NULL);
 }
 
 #endif

@@ -48,8 +48,8 @@ static ds_result ds__stage_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
 
 /* Allocates memory of the leading device. */
 static ds_result ds__stage_lead_buffer(ds__stage *st, size_t bytes, ds__smem *out) {
-    *out = (ds__smem){ NULL, 0, 0 };
-    return ds__stage_temp(st, 0, bytes, 0, &out->at);
+    *out = (ds__smem){ NULL, 0, st->leading };
+    return ds__stage_temp(st, st->leading, bytes, 0, &out->at);
 }
 
 /* Copies a tensor to another one of the same shape, on the streams of their devices. */
@@ -85,7 +85,8 @@ static ds__smem ds__stile_memory(const ds__stile *tile) {
 /* Returns 1 if the engine can use the memory. */
 static int ds__stage_reaches(const ds__stage *st, ds__smem mem) {
     if (st->reach == DS__REACH_LEAD)
-        return !mem.host && ds__device_key(st->own[mem.device]) == ds__device_key(st->g->own[0]);
+        return !mem.host &&
+               ds__device_key(st->own[mem.device]) == ds__device_key(st->own[st->leading]);
     return st->reach == DS__REACH_ALL || mem.host;
 }
 
@@ -148,7 +149,7 @@ static ds_result ds__stage_target(ds__stage *st, const ds__stile *tile, ds__smem
 static ds_result ds__stage_move(ds__stage *st, ds__smem mem, int64_t elements, int lead,
                                 ds__smem *out) {
     size_t bytes = (size_t)elements * (ds_dtype_get_size)(st->call.dtype);
-    int there = lead ? !mem.host && mem.device == 0 : ds__stage_reaches(st, mem);
+    int there = lead ? !mem.host && mem.device == st->leading : ds__stage_reaches(st, mem);
     *out = mem;
     if (there || !elements)
         return DS_OK;

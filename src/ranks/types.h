@@ -14,6 +14,8 @@
       that waits, or the progress thread. A thread that finds the group locked raises
       `news` and leaves: the holder looks again.
    4. The first failure of a group ends all its operations, and every later call.
+   5. The members of a group's communicator are its ranks. An engine may add a communicator whose
+      members are the devices (`each`); an operation is then one call for all devices of the rank.
 
    Invariants: an operation is in the list from the call until it has passed, and returns to the
    free list when it has also arrived. After a failure, operations that have not arrived stay listed
@@ -90,7 +92,10 @@ typedef struct ds__rop {
     ds__rcall call;
     ds__net_op net;
     ds__net_request request;
-    void *tables;             /* parts and transfers of `net` */
+    ds__net_member *members;  /* NULL, or an operation for each device of the rank, in `tables` */
+    const ds_stream *streams; /* NULL, or streams that the operation's one waits for at its end */
+    size_t stream_count;      /* of `streams`, which are there during the call */
+    void *tables;             /* parts and transfers of `net` or of the members */
     ds__rtransfer *transfers; /* of an exchange, in `tables` */
     size_t table_bytes;       /* room of `tables` */
     size_t used_bytes;        /* of these */
@@ -115,12 +120,14 @@ struct ds__group {
     void *comm;
     int rank;
     int size;
-    uint64_t id;     /* the same on all ranks */
-    uint32_t splits; /* groups that were made of this one */
+    uint64_t id;                    /* the same on all ranks */
+    uint32_t splits;                /* groups that were made of this one */
+    char grow_id[DS_RANKS_ID_SIZE]; /* of the next growth; "": rank 0 has not created it */
     const ds__driver *driver;
     int gpu;        /* 1: the engine may call CUDA for the memory of this rank's devices */
     size_t devices; /* of the group */
     size_t *first;  /* size + 1: the first device of each rank */
+    size_t *each;   /* devices + 1: 0, 1, 2 ... if the engine has a communicator for each device */
     int *world;     /* of each rank, its number in the flight recorder */
     ds_device *own; /* devices of this rank */
     size_t owns;

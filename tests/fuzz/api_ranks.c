@@ -93,6 +93,9 @@ static void step_ranks_shrink(void) {
             ds_ranks_shrink(any_ranks(), odd() ? NULL : excluded, odd() ? pick(5) : 0, MAYBE(made)),
             made) == DS_OK)
         keep_ranks(made);
+    /* alone: nobody joins, so a call with an id reaches its time limit */
+    if (CALL_OUT(ds_ranks_grow(any_ranks(), (int)pick(4) - 1, MAYBE(made)), made) == DS_OK)
+        die("a group has grown without a new rank");
 }
 
 /* Ends the operations of a group, once in 16 times: it is of no use afterwards. */
@@ -109,9 +112,19 @@ static void step_ranks_look(void) {
 
     char id[DS_RANKS_ID_SIZE];
 
-    switch (pick(4)) {
+    switch (pick(6)) {
     case 0:
         CALL(ds_ranks_get_status(ranks));
+        break;
+    case 3:
+        CALL(ds_ranks_register(ranks, odd() ? NULL : id, any_size()));
+        CALL(ds_ranks_deregister(ranks, odd() ? NULL : id));
+        break;
+    case 4:
+        if (CALL(ds_ranks_grow_id(ranks, odd() ? id : NULL, odd() ? sizeof id : pick(8))) ==
+                DS_OK &&
+            !id[0])
+            die("an id has no text");
         break;
     case 1:
         if (CALL_OUT(ds_ranks_get_info(ranks, MAYBE(info)), info) == DS_OK &&

@@ -65,7 +65,7 @@ ncclResult_t ncclCommShrink(ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *
 #else
 SAME(DS__NCCL_SHRINK_ABORT, NCCL_SHRINK_ABORT);
 #endif
-#if NCCL_VERSION_CODE < 22900
+#if NCCL_VERSION_CODE < 22807
 ncclResult_t ncclCommRevoke(ncclComm_t, int);
 #endif
 #define PROTOTYPE(function, parameters) \

@@ -196,21 +196,29 @@ static size_t small_check(place *p, const small *s, int round, const char *words
     return wrong;
 }
 
-/* Returns 1 if the result of this rank needs a device of rank `late`, so it cannot be complete
-   before that rank has arrived. */
-static int small_needs(const place *p, const small *s, int late) {
+/* Returns 1 if the devices of the ranks take part for themselves, as NCCL's do. */
+static int is_by_device(const place *p) {
+    return strcmp(p->engine, "nccl") == 0 && p->devices > (size_t)p->size;
+}
+
+/* Returns 1 if the result of device i of this rank needs the last device of rank `late`, so it
+   cannot be complete before that one has arrived. */
+static int small_needs(const place *p, const small *s, int late, size_t i) {
     size_t last = p->begin[late + 1] - 1;
-    if (p->rank == late)
+    size_t own = p->first + i;
+    int by_device = is_by_device(p);
+    if (by_device ? own == last : p->rank == late)
         return 1;
     switch (s->kind) {
     case SMALL_BROADCAST:
     case SMALL_SCATTER:
-        return rank_of(p, s->root) == late;
+        return by_device ? s->root == last : rank_of(p, s->root) == late;
     case SMALL_GATHER:
     case SMALL_REDUCE:
-        return is_mine(p, s->root);
+        return by_device ? s->root == own : is_mine(p, s->root);
     case SMALL_EXCHANGE:
-        return is_mine(p, (last + 1) % p->devices);
+        last = (last + 1) % p->devices;
+        return by_device ? last == own : is_mine(p, last);
     default:
         return 1;
     }

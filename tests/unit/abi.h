@@ -684,7 +684,18 @@ SIZE(ds_ranks_options, 64);
 AT(ds_ranks_options, sizes, 0);
 AT(ds_ranks_options, out_sizes, 8);
 AT(ds_ranks_options, timeout_ns, 16);
-AT(ds_ranks_options, reserved, 24);
+AT(ds_ranks_options, nccl, 24);
+AT(ds_ranks_options, reserved, 32);
+
+SIZE(ds_ranks_nccl, 64);
+AT(ds_ranks_nccl, min_ctas, 0);
+AT(ds_ranks_nccl, max_ctas, 4);
+AT(ds_ranks_nccl, nvls_ctas, 8);
+AT(ds_ranks_nccl, cga_cluster_size, 12);
+AT(ds_ranks_nccl, algorithm, 16);
+AT(ds_ranks_nccl, is_hint, 24);
+AT(ds_ranks_nccl, cta_policy, 28);
+AT(ds_ranks_nccl, reserved, 32);
 
 SIZE(ds_ranks_transfer, 32);
 AT(ds_ranks_transfer, tensor, 0);

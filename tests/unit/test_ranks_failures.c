@@ -3,6 +3,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
 #include "unit.h"
+#include "../ranks/expect.h"
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -21,25 +22,11 @@ typedef struct rank {
     float sum[COUNT * RANKS];
 } rank;
 
-static _Atomic int failures;
 static unsigned flags;
 static uint64_t limit_ns;
 static char record[128];
 static char folder[64];
 static pthread_barrier_t all;
-
-/* Checks a result and words of its sentence. */
-#define EXPECT(call, code, words)                                                          \
-    do {                                                                                   \
-        ds_result r_ = (call);                                                             \
-        if (r_ != (code) || (r_ < 0 && !strstr(ds_error_get_last(), (words)))) {           \
-            fprintf(stderr, "rank %d, line %d: %s is %s: %s\n", me->rank, __LINE__, #call, \
-                    ds_result_get_name(r_), r_ < 0 ? ds_error_get_last() : "");            \
-            atomic_fetch_add(&failures, 1);                                                \
-        }                                                                                  \
-    } while (0)
-
-#define OK(call) EXPECT(call, DS_OK, "")
 
 #define CHECK(condition)                                                               \
     do {                                                                               \

@@ -2,131 +2,9 @@
    rank is a thread with a device of its own. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
-#include "nccl/nccl_standin.h"
-#include "unit.h"
+#include "../ranks/nccl_threads.h"
 
-#include <pthread.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#define MS 1000000ull
-
-enum { RANKS = 3, COUNT = 4 };
-
-typedef struct rank {
-    int rank;
-    void (*test_fn)(struct rank *me);
-    ds_ranks world;
-    ds_stream stream;
-    ds_device device;
-    ds_tensor *tensor;
-} rank;
-
-static _Atomic int failures;
-static unsigned flags;
-static uint64_t limit_ns;
-static char id[DS_RANKS_ID_SIZE];
-static pthread_barrier_t all;
-
-/* Checks a result and words of its sentence. */
-#define EXPECT(call, code, words)                                                          \
-    do {                                                                                   \
-        ds_result r_ = (call);                                                             \
-        if (r_ != (code) || (r_ < 0 && !strstr(ds_error_get_last(), (words)))) {           \
-            fprintf(stderr, "rank %d, line %d: %s is %s: %s\n", me->rank, __LINE__, #call, \
-                    ds_result_get_name(r_), r_ < 0 ? ds_error_get_last() : "");            \
-            atomic_fetch_add(&failures, 1);                                                \
-        }                                                                                  \
-    } while (0)
-
-#define OK(call) EXPECT(call, DS_OK, "")
-
-static ds_result join(rank *me, ds_ranks *out) {
-    ds_ranks_desc desc = { .engine = "nccl",
-                           .rank = me->rank,
-                           .size = RANKS,
-                           .id = id,
-                           .devices = &me->device,
-                           .device_count = 1,
-                           .flags = flags,
-                           .timeout_ns = limit_ns,
-                           .record = "" };
-    return ds_ranks_init(&desc, out);
-}
-
-static ds_result all_reduce(rank *me, ds_ranks group, int64_t count) {
-    ds_comm_options o = {
-        .streams = &me->stream, .stream_count = 1, .ranks = group, .flags = DS_COMM_ANY_ORDER
-    };
-    ds_tensor t = *me->tensor;
-    const ds_tensor *one = &t;
-    t.shape = &count;
-    return ds_comm_all_reduce(&one, &one, 1, DS_REDUCE_SUM, &o);
-}
-
-static ds_result reduce(rank *me) {
-    return all_reduce(me, me->world, COUNT);
-}
-
-static void rank_begin(rank *me) {
-    int64_t count = COUNT;
-    ds_stream_desc desc = { .device = me->device };
-    OK(ds_stream_create(&desc, &me->stream));
-    OK(ds_tensor_alloc(ds_int32(), 1, &count, me->stream, &me->tensor));
-    OK(ds_fill(me->tensor->data, 1, 4, COUNT, me->stream));
-}
-
-/* After a failure the stream reports it, and ds_device_reset would end the test's other ranks. */
-static void rank_end(rank *me) {
-    DS_IGNORE(ds_tensor_free(me->tensor));
-    DS_IGNORE(ds_stream_destroy(me->stream));
-}
-
-static void *rank_main(void *user) {
-    rank *me = user;
-    rank_begin(me);
-    OK(join(me, &me->world));
-    OK(reduce(me));
-    OK(ds_stream_synchronize(me->stream));
-    pthread_barrier_wait(&all);
-
-    me->test_fn(me);
-
-    pthread_barrier_wait(&all);
-    OK(ds_ranks_finalize(me->world));
-    rank_end(me);
-    return NULL;
-}
-
-static void threads(void *(*main_fn)(void *), void (*test_fn)(rank *me)) {
-    static rank ranks[RANKS];
-    pthread_t list[RANKS];
-    memset(ranks, 0, sizeof ranks);
-    atomic_store(&failures, 0);
-    alarm(30);
-    for (int i = 0; i < RANKS; i++) {
-        ranks[i].rank = i;
-        ranks[i].device = (ds_device){ DS_DEVICE_CUDA, i };
-        ranks[i].test_fn = test_fn;
-        assert_int_equal(pthread_create(&list[i], NULL, main_fn, &ranks[i]), 0);
-    }
-    for (int i = 0; i < RANKS; i++)
-        pthread_join(list[i], NULL);
-    alarm(0);
-    assert_int_equal(atomic_load(&failures), 0);
-    ok(ds_shutdown());
-    char kinds[200]; /* an id of which no rank made use cannot be freed */
-    if (standin_nccl_live(kinds, sizeof kinds) && strcmp(kinds, "1 unique id") != 0)
-        fail_msg("%s are left", kinds);
-}
-
-/* Runs a test on all ranks. A rank that waits for ever ends the program. */
-static void run(void (*test_fn)(rank *me), uint64_t timeout_ns, unsigned test_flags) {
-    flags = test_flags;
-    limit_ns = timeout_ns;
-    ok(ds_ranks_id_create("nccl", id, sizeof id));
-    threads(rank_main, test_fn);
-}
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
@@ -135,7 +13,7 @@ static void time_limit(rank *me) {
         return;
     uint64_t begin = ds__now_ns();
     OK(reduce(me));
-    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete within 300 ms");
+    EXPECT(ds_stream_synchronize(me->stream[0]), DS_ERR_TIMEOUT, "not complete within 300 ms");
     EXPECT(reduce(me), DS_ERR_TIMEOUT, "not complete within 300 ms");
     if (ds__now_ns() - begin > 2000 * MS)
         EXPECT(DS_ERR_FAILED, DS_OK, "");
@@ -146,6 +24,26 @@ static void test_late_rank_is_a_timeout(void **state) {
     run(time_limit, 300 * MS, 0);
 }
 
+/* NCCL enqueues late, from a thread: the stream, which CUDA destroys at once, is gone by then. */
+static void slow(rank *me) {
+    ds_stream kept = me->stream[0];
+    ds_stream_desc desc = { .device = me->device[0], .flags = DS_STREAM_BLOCKING };
+    OK(ds_stream_create(&desc, &me->stream[0]));
+    ds_ranks_options more = { .timeout_ns = 50 * MS };
+    EXPECT(all_reduce_with(me, me->world, COUNT, DS_COMM_ANY_ORDER, &more), DS_ERR_TIMEOUT,
+           "within the time limit");
+    OK(ds_stream_destroy(me->stream[0]));
+    me->stream[0] = kept;
+    usleep(400000);
+}
+
+static void test_no_stream_is_used_after_a_failure(void **state) {
+    (void)state;
+    slowness = 200;
+    run(slow, 5000 * MS, 0);
+    standin_nccl_delay(slowness = 0);
+}
+
 static void aborting(rank *me) {
     if (me->rank == 1) {
         usleep(20000);
@@ -154,7 +52,7 @@ static void aborting(rank *me) {
         return;
     }
     OK(reduce(me));
-    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete");
+    EXPECT(ds_stream_synchronize(me->stream[0]), DS_ERR_TIMEOUT, "not complete");
 }
 
 /* The other ranks do not hear of it: NCCL carries no messages. */
@@ -177,7 +75,7 @@ static void waiting(rank *me) {
     OK(reduce(me));
     uint64_t begin = ds__now_ns();
     pthread_create(&thread, NULL, abort_by_a_thread, me);
-    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_ABORTED, "another thread");
+    EXPECT(ds_stream_synchronize(me->stream[0]), DS_ERR_ABORTED, "another thread");
     if (ds__now_ns() - begin > 150 * MS)
         EXPECT(DS_ERR_FAILED, DS_OK, "");
     pthread_join(thread, NULL);
@@ -192,7 +90,7 @@ static void asynchronous(rank *me) {
     ds__group *g = ds__group_pin(me->world);
     ds__nccl_link *link = g->comm;
     if (me->rank == 2) {
-        standin_nccl_async_error((struct ncclComm *)link->comm, 3);
+        standin_nccl_async_error((struct ncclComm *)link->own.comm, 3);
         for (int i = 0; i < 1000 && ds_ranks_get_status(me->world) == DS_OK; i++)
             usleep(1000);
         EXPECT(ds_ranks_get_status(me->world), DS_ERR_FAILED, "NCCL reports an error");
@@ -219,7 +117,7 @@ static void test_comparison_names_both_calls(void **state) {
 static void same_counts(rank *me) {
     for (int i = 0; i < 3; i++)
         OK(reduce(me));
-    OK(ds_stream_synchronize(me->stream));
+    expect_all(me, 81);
 }
 
 static void test_comparison_accepts_equal_calls(void **state) {
@@ -231,7 +129,7 @@ static void test_comparison_accepts_equal_calls(void **state) {
 static void expect_sum(rank *me, ds_ranks group, int32_t wanted) {
     int32_t sum[COUNT] = { 0 };
     int64_t count = COUNT;
-    ds_stream_desc desc = { .device = me->device };
+    ds_stream_desc desc = { .device = me->device[0] };
     ds_tensor *t = NULL;
     ds_stream s;
     OK(ds_stream_create(&desc, &s));
@@ -257,7 +155,7 @@ static void shrinking(rank *me) {
     if (me->rank == gone)
         return;
     OK(reduce(me));
-    EXPECT(ds_stream_synchronize(me->stream), DS_ERR_TIMEOUT, "not complete");
+    EXPECT(ds_stream_synchronize(me->stream[0]), DS_ERR_TIMEOUT, "not complete");
     OK(ds_ranks_shrink(me->world, &gone, 1, &fewer));
     expect_sum(me, fewer, 2);
     OK(ds_ranks_finalize(fewer));
@@ -284,12 +182,12 @@ static void capturing(rank *me) {
     ds_graph graph;
     ds_graph_exec exec;
     OK(ds_ranks_split(me->world, 0, me->rank, &other));
-    OK(ds_capture_begin(me->stream, DS_CAPTURE_THREAD_LOCAL));
+    OK(ds_capture_begin(me->stream[0], DS_CAPTURE_THREAD_LOCAL));
     OK(all_reduce(me, other, COUNT));
-    OK(ds_capture_end(me->stream, &graph));
+    OK(ds_capture_end(me->stream[0], &graph));
     OK(ds_graph_instantiate(graph, NULL, &exec));
-    OK(ds_graph_launch(exec, me->stream));
-    OK(ds_stream_synchronize(me->stream));
+    OK(ds_graph_launch(exec, me->stream[0]));
+    OK(ds_stream_synchronize(me->stream[0]));
     OK(ds_ranks_finalize(other));
     OK(ds_graph_exec_destroy(exec));
     OK(ds_graph_destroy(graph));
@@ -302,7 +200,7 @@ static void test_group_lives_as_long_as_its_graphs(void **state) {
 
 static ds_result all_to_all_of_nothing(rank *me, ds_stream stream) {
     int64_t none = 0;
-    ds_tensor t = *me->tensor;
+    ds_tensor t = *me->tensor[0];
     const ds_tensor *one = &t;
     t.shape = &none;
     ds_comm_options o = { .streams = &stream, .stream_count = 1, .ranks = me->world };
@@ -317,20 +215,20 @@ static void gate_wait(void *open) {
 /* NCCL does not order an operation without data behind those of other streams. */
 static void test_operations_of_two_streams_pass_in_order(void **state) {
     (void)state;
-    rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
+    rank one = { .device = { { DS_DEVICE_CUDA, 0 } } }, *me = &one;
     ds_stream second;
     ds_ranks_info info;
     static _Atomic int open;
     atomic_store(&failures, 0);
     alarm(30);
     rank_begin(me);
-    OK(ds_stream_create(&(ds_stream_desc){ .device = me->device }, &second));
+    OK(ds_stream_create(&(ds_stream_desc){ .device = me->device[0] }, &second));
     OK(ds_ranks_id_create("nccl", id, sizeof id));
     ds_ranks_desc desc = {
-        .engine = "nccl", .size = 1, .id = id, .devices = &me->device, .device_count = 1
+        .engine = "nccl", .size = 1, .id = id, .devices = &me->device[0], .device_count = 1
     };
     OK(ds_ranks_init(&desc, &me->world));
-    ds_stream first = me->stream;
+    ds_stream first = me->stream[0];
     OK(ds_stream_launch_host_func(first, gate_wait, (void *)&open, NULL));
     OK(reduce(me));
     OK(all_to_all_of_nothing(me, second));
@@ -362,7 +260,7 @@ static void *join_by_file(void *user) {
     rank_begin(me);
     OK(join(me, &me->world));
     OK(reduce(me));
-    OK(ds_stream_synchronize(me->stream));
+    OK(ds_stream_synchronize(me->stream[0]));
     OK(ds_ranks_finalize(me->world));
     rank_end(me);
     return NULL;
@@ -378,7 +276,7 @@ static void test_ranks_meet_by_a_file(void **state) {
 
     threads(join_by_file, NULL);
 
-    rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
+    rank one = { .device = { { DS_DEVICE_CUDA, 0 } } }, *me = &one;
     assert_int_not_equal(access(id + 5, F_OK), 0);
     FILE *old = fopen(id + 5, "w");
     fputs("old", old);
@@ -397,19 +295,21 @@ static void test_ranks_meet_by_a_file(void **state) {
 static void test_wrong_descriptions(void **state) {
     (void)state;
     char text[DS_RANKS_ID_SIZE];
-    rank one = { .device = { DS_DEVICE_CPU, 0 } }, *me = &one;
+    rank one = { .device = { { DS_DEVICE_CPU, 0 } } }, *me = &one;
     atomic_store(&failures, 0);
     limit_ns = 1000 * MS;
     ok(ds_ranks_id_create("nccl", id, sizeof id));
     EXPECT(join(me, &me->world), DS_ERR_UNSUPPORTED, "needs CUDA devices");
-    me->device.type = DS_DEVICE_CUDA;
+    me->device[0].type = DS_DEVICE_CUDA;
     me->rank = RANKS;
     EXPECT(join(me, &me->world), DS_ERR_INVALID_VALUE, "rank 3 of 3 ranks");
     me->rank = 0;
     EXPECT(join(me, &me->world), DS_ERR_TIMEOUT, "not all ranks have called");
     id[7] = 'x';
     EXPECT(join(me, &me->world), DS_ERR_INVALID_VALUE, "is not of ds_ranks_id_create");
-    ds_ranks_desc none = { .engine = "nccl", .size = 1, .devices = &me->device, .device_count = 1 };
+    ds_ranks_desc none = {
+        .engine = "nccl", .size = 1, .devices = &me->device[0], .device_count = 1
+    };
     EXPECT(ds_ranks_init(&none, &me->world), DS_ERR_INVALID_VALUE, "id is NULL");
 
     EXPECT(ds_ranks_id_create("nccl", text, 10), DS_ERR_INVALID_VALUE, "DS_RANKS_ID_SIZE");
@@ -423,7 +323,8 @@ static void *join_or_fail(void *user) {
     rank *me = user;
     rank_begin(me);
     if (join(me, &me->world) == DS_OK && reduce(me) == DS_OK)
-        DS_IGNORE(ds_stream_synchronize(me->stream));
+        for (size_t i = 0; i < own; i++)
+            DS_IGNORE(ds_stream_synchronize(me->stream[i]));
     DS_IGNORE(ds_ranks_finalize(me->world));
     rank_end(me);
     return NULL;
@@ -432,16 +333,40 @@ static void *join_or_fail(void *user) {
 /* Each call of NCCL fails once: a result, no hang, nothing is left. */
 static void test_each_call_may_fail(void **state) {
     (void)state;
-    unsigned long nth = 0;
     flags = 0;
-    limit_ns = 200 * MS;
-    do {
-        ok(ds_ranks_id_create("nccl", id, sizeof id));
-        standin_nccl_fail(++nth, 3);
-        threads(join_or_fail, NULL);
-    } while (standin_nccl_failed());
-    standin_nccl_fail(0, 0);
-    assert_true(nth > 8);
+    limit_ns = 60 * MS;
+    for (own = 1; own <= OWN; own++) {
+        unsigned long nth = 0;
+        do {
+            ok(ds_ranks_id_create("nccl", id, sizeof id));
+            standin_nccl_fail(++nth, 3);
+            threads(join_or_fail, NULL);
+        } while (standin_nccl_failed());
+        standin_nccl_fail(0, 0);
+        assert_true(nth > 8);
+    }
+    own = 1;
+}
+
+/* After each call of NCCL its communicator has an asynchronous error once. How often devstream asks
+   for it depends on the time: the first questions are all taken, later ones with growing gaps. */
+static void test_each_call_may_have_an_asynchronous_error(void **state) {
+    (void)state;
+    static const int codes[] = { 1, 3, 6 };
+    flags = 0;
+    limit_ns = 60 * MS;
+    for (own = 1; own <= OWN; own++) {
+        unsigned long nth = 1;
+        do {
+            ok(ds_ranks_id_create("nccl", id, sizeof id));
+            standin_nccl_fail_async(nth, codes[nth % 3]);
+            threads(join_or_fail, NULL);
+            nth += 1 + nth / 12;
+        } while (standin_nccl_failed());
+        standin_nccl_fail_async(0, 0);
+        assert_true(nth > 16);
+    }
+    own = 1;
 }
 
 /* ---- libraries ------------------------------------------------------------------------------- */
@@ -460,15 +385,16 @@ static int run_with(const char *library, const char *test) {
 }
 
 static int child_main(const char *test) {
-    rank one = { .device = { DS_DEVICE_CUDA, 0 } }, *me = &one;
+    rank one = { .device = { { DS_DEVICE_CUDA, 0 } } }, *me = &one;
     limit_ns = 1000 * MS;
     if (strcmp(test, "missing") == 0) {
         EXPECT(ds_ranks_id_create("nccl", id, sizeof id), DS_ERR_UNSUPPORTED, "pip install");
     } else {
         ds_ranks fewer;
+        ds__net_comm made;
         int gone = 0;
         ds_ranks_desc desc = {
-            .engine = "nccl", .size = 1, .id = id, .devices = &me->device, .device_count = 1
+            .engine = "nccl", .size = 1, .id = id, .devices = &me->device[0], .device_count = 1
         };
         ds_ranks_info info;
         OK(ds_ranks_id_create("nccl", id, sizeof id));
@@ -476,8 +402,15 @@ static int child_main(const char *test) {
         OK(ds_ranks_get_info(me->world, &info));
         if (strcmp(info.library, "NCCL 2.18.3") != 0)
             EXPECT(DS_ERR_FAILED, DS_OK, info.library);
-        EXPECT(ds_ranks_shrink(me->world, &gone, 0, &fewer), DS_ERR_UNSUPPORTED,
+        OK(ds_ranks_shrink(me->world, NULL, 0, &fewer));
+        OK(ds_ranks_finalize(fewer));
+        ds__group *g = ds__group_pin(me->world);
+        EXPECT(g->engine->shrink(g->comm, &gone, 1, 0, &made), DS_ERR_UNSUPPORTED,
                "cannot shrink a communicator");
+        ds__group_unpin(g);
+        OK(ds_ranks_abort(me->world, "the test wants it"));
+        EXPECT(ds_ranks_shrink(me->world, NULL, 0, &fewer), DS_ERR_UNSUPPORTED,
+               "cannot revoke the communicator");
         OK(ds_ranks_finalize(me->world));
     }
     OK(ds_shutdown());
@@ -503,6 +436,7 @@ static void test_old_library_cannot_shrink(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late_rank_is_a_timeout),
+        cmocka_unit_test(test_no_stream_is_used_after_a_failure),
         cmocka_unit_test(test_abort_ends_the_rank),
         cmocka_unit_test(test_abort_ends_a_wait_of_the_host),
         cmocka_unit_test(test_asynchronous_error_fails_the_group),
@@ -515,9 +449,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_ranks_meet_by_a_file),
         cmocka_unit_test(test_wrong_descriptions),
         cmocka_unit_test(test_each_call_may_fail),
+        cmocka_unit_test(test_each_call_may_have_an_asynchronous_error),
         cmocka_unit_test(test_library_is_missing),
         cmocka_unit_test(test_old_library_cannot_shrink),
     };
+    setenv("STANDIN_DEVICES", "8", 1);
     if (argc == 3 && strcmp(argv[1], "--child") == 0)
         return child_main(argv[2]);
     if (argc > 1)

@@ -140,14 +140,19 @@ static ncclResult_t put(const char *call, sn_call c) {
 }
 
 #ifndef STANDIN_NCCL_OLD
+/* Programs that were compiled with the header of 2.31 pass a configuration without an event. */
 static ncclResult_t check_config(const char *call, const ncclCollConfig_t *config) {
+    size_t event = offsetof(ncclCollConfig_t, launchCompletionEvent);
     ncclResult_t result = ncclSuccess;
     if (!config)
         return ncclSuccess;
-    if (config->magic != NCCL_API_MAGIC || config->size < sizeof *config)
+    if (config->magic != NCCL_API_MAGIC || config->size < event)
         result = sn_error(ncclInvalidArgument,
                           "%s: config was not initialised with NCCL_COLLCONFIG_INITIALIZER", call);
-    else if (config->launchCompletionEvent)
+    else if (config->minCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs != NCCL_CONFIG_UNDEF_INT &&
+             config->minCTAs > config->maxCTAs)
+        result = sn_error(ncclInvalidArgument, "%s: minCTAs is above maxCTAs", call);
+    else if (config->size > event && config->launchCompletionEvent)
         result = sn_error(ncclInvalidUsage,
                           "%s: the stand-in does not record config.launchCompletionEvent", call);
     sn_group_fails(result);

@@ -462,9 +462,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *out) {
     if (!comm || !out)
         return sn_error(ncclInvalidArgument, "ncclCommGetAsyncError: comm or asyncError is NULL");
     (void)sn_comm_exists("ncclCommGetAsyncError", comm);
-    *out = (ncclResult_t)atomic_load(&comm->async);
-    if (!*out && jobs_of(comm))
-        *out = ncclInProgress;
+    sn_fail_async(comm);
+    /* As in NCCL, work in progress ends first, also if it ends with the error. */
+    *out = jobs_of(comm) ? ncclInProgress : (ncclResult_t)atomic_load(&comm->async);
     return ncclSuccess;
 }
 

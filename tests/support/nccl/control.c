@@ -17,7 +17,8 @@ static struct {
 
 static _Thread_local char thread_error[512];
 static atomic_ulong calls[SN_FUNCTIONS];
-static atomic_ulong fail_in; /* calls until the one that fails; 0: off */
+static atomic_ulong fail_in;       /* calls until the one that fails; 0: off */
+static atomic_ulong fail_async_in; /* the same for ncclCommGetAsyncError */
 static atomic_int fail_code, fail_came;
 static atomic_uint delay_ms;
 static atomic_ulong ids_made;
@@ -157,17 +158,26 @@ __attribute__((constructor)) static void say_what_lacks(void) {
 
 /* ---- calls ---- */
 
+/* Whether this is the call that a test lets fail. */
+static int counts_down(atomic_ulong *in) {
+    unsigned long left = atomic_load(in);
+    while (left && !atomic_compare_exchange_weak(in, &left, left - 1)) {
+    }
+    if (left == 1)
+        atomic_store(&fail_came, 1);
+    return left == 1;
+}
+
 static ncclResult_t injected_failure(sn_function f) {
-    unsigned long left = atomic_load(&fail_in);
-    while (left)
-        if (atomic_compare_exchange_weak(&fail_in, &left, left - 1)) {
-            if (left > 1)
-                return ncclSuccess;
-            atomic_store(&fail_came, 1);
-            return sn_error((ncclResult_t)atomic_load(&fail_code), "%s: a test lets it fail",
-                            function_names[f]);
-        }
-    return ncclSuccess;
+    if (!counts_down(&fail_in))
+        return ncclSuccess;
+    return sn_error((ncclResult_t)atomic_load(&fail_code), "%s: a test lets it fail",
+                    function_names[f]);
+}
+
+void sn_fail_async(sn_comm *comm) {
+    if (counts_down(&fail_async_in))
+        standin_nccl_async_error((struct ncclComm *)comm, atomic_load(&fail_code));
 }
 
 ncclResult_t sn_enter(sn_function f) {
@@ -183,6 +193,12 @@ void standin_nccl_fail(unsigned long nth, int code) {
     atomic_store(&fail_came, 0);
     atomic_store(&fail_code, code);
     atomic_store(&fail_in, nth);
+}
+
+void standin_nccl_fail_async(unsigned long nth, int code) {
+    atomic_store(&fail_came, 0);
+    atomic_store(&fail_code, code);
+    atomic_store(&fail_async_in, nth);
 }
 
 int standin_nccl_failed(void) {

@@ -194,6 +194,8 @@ ncclResult_t sn_comm_check(const char *call, sn_comm *comm);
 ncclResult_t sn_comm_exists(const char *call, sn_comm *comm);
 ncclResult_t sn_comm_start(sn_comm *comm, const sn_place *at); /* joins, and starts the thread */
 void sn_comm_set_async(sn_comm *comm, ncclResult_t code);
+/* Sets it if a test has asked for it with this call (standin_nccl_fail_async). */
+void sn_fail_async(sn_comm *comm);
 void sn_comm_stop(sn_comm *comm);                  /* wakes all that waits in it */
 void sn_comm_end(sn_comm *comm, sn_state becomes); /* its thread ends, it leaves the board */
 ncclResult_t sn_config_read(const char *call, const ncclConfig_t *config, int *blocking);

@@ -93,6 +93,9 @@ struct ncclComm;
    same. In a group the group fails, too. Each function that returns a result counts, except
    ncclCommGetAsyncError. nth 0 switches it off. */
 void standin_nccl_fail(unsigned long nth, int code);
+/* The nth call of ncclCommGetAsyncError from now finds that its communicator has an asynchronous
+   error: the call before it was accepted, and then the error came. nth 0 switches it off. */
+void standin_nccl_fail_async(unsigned long nth, int code);
 int standin_nccl_failed(void); /* whether that call has come */
 
 /* The communicator has an asynchronous error from now on, and its operations end. */

@@ -1,0 +1,395 @@
+/* What groups of the engine "nccl" can do: several devices of a rank, growth, registered memory,
+   configuration of operations. On the stand-ins for NCCL and cudart; each rank is a thread. */
+#define DEVSTREAM_IMPLEMENTATION
+#include "devstream_ranks.h"
+#include "../ranks/nccl_threads.h"
+
+#include <math.h>
+#include <sys/wait.h>
+
+static char grow_id[DS_RANKS_ID_SIZE];
+static ds_ranks smaller[RANKS];
+
+/* Runs a test with `devices` devices for each rank. */
+static void run_with(size_t devices, void (*test_fn)(rank *me)) {
+    own = devices;
+    run(test_fn, 5000 * MS, 0);
+    own = 1;
+}
+
+/* The calls of a function of NCCL by all ranks while they run a function. */
+static unsigned long calls_of(const char *name, rank *me, void (*run_fn)(rank *me)) {
+    pthread_barrier_wait(&all);
+    unsigned long before = standin_nccl_calls(name);
+    pthread_barrier_wait(&all);
+    run_fn(me);
+    synchronize(me);
+    pthread_barrier_wait(&all);
+    unsigned long calls = standin_nccl_calls(name) - before;
+    pthread_barrier_wait(&all);
+    return calls;
+}
+
+#define CHECK(condition) EXPECT((condition) ? DS_OK : DS_ERR_FAILED, DS_OK, "")
+
+/* ---- several devices of a rank --------------------------------------------------------------- */
+
+static void reduce_ones(rank *me) {
+    set(me, 1);
+    OK(reduce(me));
+}
+
+static void reduce_in_order(rank *me) {
+    set(me, 2);
+    OK(all_reduce_with(me, me->world, COUNT, 0, NULL));
+}
+
+static void devices(rank *me) {
+    CHECK(calls_of("ncclAllReduce", me, reduce_ones) == RANKS * own);
+    expect_all(me, RANKS * (int)own);
+    /* each device sends its tensor to all others: one of NCCL's calls for each device */
+    CHECK(calls_of("ncclAllGather", me, reduce_in_order) == RANKS * own);
+    expect_all(me, RANKS * (int)own * 2);
+}
+
+static void test_each_device_is_a_rank_of_nccl(void **state) {
+    (void)state;
+    run_with(2, devices);
+}
+
+/* Rank 0 sends its tensors to the other device of rank 1, which receives them in its own order. */
+static void crossing(rank *me, ds_ranks group) {
+    ds_ranks_transfer list[OWN];
+    ds_comm_options o = { .streams = me->stream, .stream_count = OWN, .ranks = group };
+    int32_t got = 0;
+    for (size_t i = 0; i < OWN; i++) {
+        OK(ds_fill(me->tensor[i]->data, (uint32_t)i + 5, 4, COUNT, me->stream[i]));
+        list[i] = (ds_ranks_transfer){ .tensor = me->tensor[i],
+                                       .kind = me->rank ? DS_RANKS_RECEIVE : DS_RANKS_SEND,
+                                       .device = i,
+                                       .peer = me->rank ? 1 - i : OWN + 1 - i };
+    }
+    if (me->rank > 1)
+        return;
+    OK(ds_ranks_exchange(list, OWN, &o));
+    for (size_t i = 0; i < OWN && me->rank; i++) {
+        OK(ds_copy(&got, me->tensor[i]->data, sizeof got, me->stream[i]));
+        OK(ds_stream_synchronize(me->stream[i]));
+        CHECK(got == 6 - (int)i);
+    }
+}
+
+static void repeated(rank *me) {
+    ds_ranks twice;
+    ds_device list[2] = { me->device[0], me->device[0] };
+    ds_ranks_desc desc = { .engine = "nccl",
+                           .rank = me->rank,
+                           .size = RANKS,
+                           .id = grow_id,
+                           .devices = me->rank == 1 ? list : me->device,
+                           .device_count = 2,
+                           .timeout_ns = limit_ns };
+    if (me->rank == 0)
+        OK(ds_ranks_id_create("nccl", grow_id, sizeof grow_id));
+    pthread_barrier_wait(&all);
+    OK(ds_ranks_init(&desc, &twice));
+    rank other = *me;
+    for (int i = 0; i < OWN; i++)
+        other.device[i] = desc.devices[i];
+    rank_begin(&other);
+    OK(all_reduce(&other, twice, COUNT));
+    expect_all(&other, RANKS * OWN);
+    crossing(&other, twice);
+    rank_end(&other);
+    OK(ds_ranks_finalize(twice));
+}
+
+/* NCCL refuses a device that repeats: the rank's first device is its rank of NCCL then. */
+static void test_repeated_device(void **state) {
+    (void)state;
+    run_with(2, repeated);
+}
+
+static void late(rank *me) {
+    if (me->rank == 1)
+        return;
+    OK(reduce(me));
+    for (size_t i = 0; i < own; i++)
+        EXPECT(ds_stream_synchronize(me->stream[i]), DS_ERR_TIMEOUT, "not complete within 300 ms");
+    EXPECT(reduce(me), DS_ERR_TIMEOUT, "not complete within 300 ms");
+}
+
+static void test_time_limit_on_several_devices(void **state) {
+    (void)state;
+    own = 2;
+    run(late, 300 * MS, 0);
+    own = 1;
+}
+
+static void captured(rank *me) {
+    ds_graph graph;
+    ds_graph_exec exec;
+    OK(ds_capture_begin(me->stream[0], DS_CAPTURE_THREAD_LOCAL));
+    EXPECT(reduce(me), DS_ERR_ILLEGAL_STATE, "bring both into the capture");
+    OK(ds_stream_wait_stream(me->stream[1], me->stream[0]));
+    OK(reduce(me));
+    OK(ds_stream_wait_stream(me->stream[0], me->stream[1]));
+    OK(ds_capture_end(me->stream[0], &graph));
+    OK(ds_graph_instantiate(graph, NULL, &exec));
+    set(me, 1);
+    synchronize(me);
+    for (int i = 0; i < 2; i++)
+        OK(ds_graph_launch(exec, me->stream[0]));
+    OK(ds_stream_synchronize(me->stream[0]));
+    expect_all(me, 36);
+    OK(ds_graph_exec_destroy(exec));
+    OK(ds_graph_destroy(graph));
+}
+
+static void test_capture_of_several_devices(void **state) {
+    (void)state;
+    run_with(2, captured);
+}
+
+/* NCCL does not say what a maximum with NaN is, so it does not compute it. */
+static void not_a_number(rank *me) {
+    int64_t count = 2;
+    float data[2] = { me->rank == 1 ? NAN : 1.0f, (float)me->rank };
+    ds_tensor *t;
+    OK(ds_tensor_alloc(ds_float32(), 1, &count, me->stream[0], &t));
+    OK(ds_copy(t->data, data, sizeof data, me->stream[0]));
+    const ds_tensor *list = t;
+    ds_comm_options o = {
+        .streams = me->stream, .stream_count = 1, .ranks = me->world, .flags = DS_COMM_ANY_ORDER
+    };
+    unsigned long before = standin_nccl_calls("ncclAllReduce");
+    OK(ds_comm_all_reduce(&list, &list, 1, DS_REDUCE_MAX, &o));
+    OK(ds_copy(data, t->data, sizeof data, me->stream[0]));
+    OK(ds_stream_synchronize(me->stream[0]));
+    CHECK(isnan(data[0]) && data[1] == RANKS - 1);
+    CHECK(standin_nccl_calls("ncclAllReduce") == before);
+    OK(ds_tensor_free(t));
+}
+
+static void test_maximum_of_floats_is_not_nccls(void **state) {
+    (void)state;
+    run_with(1, not_a_number);
+}
+
+/* ---- growth ---------------------------------------------------------------------------------- */
+
+/* The group of ranks 0 and 1 grows by rank 2. */
+static void growing(rank *me) {
+    ds_ranks grown;
+    ds_ranks small;
+    ds_ranks_info info;
+    OK(ds_ranks_split(me->world, me->rank == 2, 0, &small));
+    smaller[me->rank] = small;
+    if (me->rank < 2) {
+        EXPECT(ds_ranks_grow(small, 2, &grown), DS_ERR_INVALID_VALUE, "must be above 2");
+        EXPECT(ds_ranks_grow(small, 3, &grown), DS_ERR_ILLEGAL_STATE, "ds_ranks_grow_id");
+    }
+    if (me->rank == 1)
+        EXPECT(ds_ranks_grow_id(small, (char[DS_RANKS_ID_SIZE]){ "" }, DS_RANKS_ID_SIZE),
+               DS_ERR_ILLEGAL_STATE, "rank 0 creates the id");
+    if (me->rank == 0) {
+        EXPECT(ds_ranks_grow_id(small, grow_id, 20), DS_ERR_INVALID_VALUE, "DS_RANKS_ID_SIZE");
+        OK(ds_ranks_grow_id(small, grow_id, sizeof grow_id));
+        EXPECT(ds_ranks_grow_id(small, (char[DS_RANKS_ID_SIZE]){ "" }, DS_RANKS_ID_SIZE),
+               DS_ERR_ILLEGAL_STATE, "has an id already");
+    }
+    pthread_barrier_wait(&all);
+
+    ds_ranks_desc desc = { .engine = "nccl",
+                           .rank = me->rank,
+                           .size = RANKS,
+                           .id = grow_id,
+                           .devices = me->device,
+                           .device_count = own,
+                           .timeout_ns = limit_ns };
+    if (me->rank == 2)
+        OK(ds_ranks_init(&desc, &grown));
+    else
+        OK(ds_ranks_grow(small, RANKS, &grown));
+    OK(ds_ranks_get_info(grown, &info));
+    CHECK(info.rank == me->rank && info.size == RANKS && info.device_count == RANKS * own);
+    set(me, 1);
+    OK(all_reduce(me, grown, COUNT));
+    expect_all(me, RANKS * (int)own);
+    OK(all_reduce(me, small, COUNT)); /* the group that grew works on */
+    expect_all(me, RANKS * (int)own * (me->rank < 2 ? 2 : 1) * (int)own);
+    OK(ds_ranks_finalize(grown));
+    OK(ds_ranks_finalize(small));
+}
+
+static void test_group_grows(void **state) {
+    (void)state;
+    unsigned long before = standin_nccl_calls("ncclCommGrow");
+    run_with(1, growing);
+    assert_int_equal(standin_nccl_calls("ncclCommGrow") - before, RANKS);
+    run_with(2, growing);
+}
+
+/* ---- registered memory ----------------------------------------------------------------------- */
+
+static void registering(rank *me) {
+    int32_t host = 0;
+    void *at = me->tensor[0]->data;
+    size_t bytes = COUNT * sizeof(int32_t);
+    OK(ds_ranks_register(me->world, at, bytes));
+    EXPECT(ds_ranks_register(me->world, at, bytes), DS_ERR_INVALID_VALUE, "registered already");
+    EXPECT(ds_ranks_register(me->world, &host, 4), DS_ERR_INVALID_VALUE, "not memory of a device");
+    EXPECT(ds_ranks_register(me->world, at, 0), DS_ERR_INVALID_VALUE, "size is 0");
+    for (size_t i = 1; i < own; i++)
+        OK(ds_ranks_register(me->world, me->tensor[i]->data, bytes));
+    reduce_ones(me);
+    expect_all(me, RANKS * (int)own);
+    OK(ds_ranks_deregister(me->world, at));
+    EXPECT(ds_ranks_deregister(me->world, at), DS_ERR_INVALID_VALUE, "is not registered");
+    OK(ds_ranks_register(me->world, at, bytes)); /* it ends with the group */
+}
+
+static void test_registered_memory(void **state) {
+    (void)state;
+    unsigned long before = standin_nccl_calls("ncclCommRegister");
+    run_with(1, registering);
+    assert_int_equal(standin_nccl_calls("ncclCommRegister") - before, 2 * RANKS);
+    before = standin_nccl_calls("ncclCommRegister");
+    run_with(2, registering);
+    /* the first device has two communicators */
+    assert_int_equal(standin_nccl_calls("ncclCommRegister") - before, RANKS * (2 + 1 + 2));
+    assert_int_equal(standin_nccl_calls("ncclCommRegister"),
+                     standin_nccl_calls("ncclCommDeregister"));
+}
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+static const ds_ranks_nccl few = { .max_ctas = 4 };
+
+static void reduce_configured(rank *me) {
+    set(me, 1);
+    OK(all_reduce_with(me, me->world, COUNT, DS_COMM_ANY_ORDER,
+                       &(ds_ranks_options){ .nccl = &few }));
+}
+
+static ds_result all_to_all_with(rank *me, const ds_ranks_options *more) {
+    int64_t none = 0;
+    ds_tensor t = *me->tensor[0];
+    const ds_tensor *list = &t;
+    t.shape = &none;
+    ds_comm_options o = {
+        .streams = me->stream, .stream_count = 1, .ranks = me->world, .ranks_options = more
+    };
+    return ds_comm_all_to_all(&list, &list, 1, &o);
+}
+
+static void configured(rank *me) {
+    static const ds_ranks_nccl wrong = { .min_ctas = 8, .max_ctas = 4 };
+    ds_ranks_options more = { .nccl = &few };
+    CHECK(calls_of("ncclAllReduceConfig", me, reduce_configured) == RANKS);
+    expect_all(me, RANKS);
+    EXPECT(all_reduce_with(me, me->world, COUNT, 0, &more), DS_ERR_UNSUPPORTED,
+           "DS_COMM_ANY_ORDER");
+    EXPECT(all_to_all_with(me, &more), DS_ERR_UNSUPPORTED, "messages have no configuration");
+    reduce_ones(me);
+    expect_all(me, RANKS);
+    more.nccl = &wrong;
+    EXPECT(all_reduce_with(me, me->world, COUNT, DS_COMM_ANY_ORDER, &more), DS_ERR_FAILED,
+           "AllReduceConfig");
+}
+
+static void test_operation_is_configured(void **state) {
+    (void)state;
+    run_with(1, configured);
+}
+
+static void test_other_engines_refuse(void **state) {
+    (void)state;
+    ds_ranks ranks;
+    ds_stream stream;
+    ds_tensor *t;
+    int64_t count = COUNT;
+    char text[DS_RANKS_ID_SIZE];
+    rank one = { .rank = 0 }, *me = &one;
+    ds_device cpu = ds_cpu(0);
+    ds_ranks_options more = { .nccl = &few };
+    atomic_store(&failures, 0);
+    OK(ds_ranks_init(
+        &(ds_ranks_desc){
+            .engine = "local", .size = 1, .id = "refusals", .devices = &cpu, .device_count = 1 },
+        &ranks));
+    OK(ds_stream_create(&(ds_stream_desc){ .device = cpu }, &stream));
+    OK(ds_tensor_alloc(ds_int32(), 1, &count, stream, &t));
+    const ds_tensor *list = t;
+    ds_comm_options o = {
+        .streams = &stream, .stream_count = 1, .ranks = ranks, .ranks_options = &more
+    };
+    EXPECT(ds_comm_all_reduce(&list, &list, 1, DS_REDUCE_SUM, &o), DS_ERR_UNSUPPORTED,
+           "is set for engine \"local\"");
+    EXPECT(ds_ranks_register(ranks, t->data, 4), DS_ERR_UNSUPPORTED, "registers no memory");
+    EXPECT(ds_ranks_deregister(ranks, t->data), DS_ERR_INVALID_VALUE, "is not registered");
+    OK(ds_ranks_grow_id(ranks, text, sizeof text));
+    OK(ds_tensor_free(t));
+    OK(ds_stream_destroy(stream));
+    OK(ds_ranks_finalize(ranks));
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
+/* ---- an old library -------------------------------------------------------------------------- */
+
+static void old(rank *me) {
+    EXPECT(ds_ranks_register(me->world, me->tensor[0]->data, 4), DS_ERR_UNSUPPORTED,
+           "NCCL 2.18.3 cannot register memory; 2.19 or newer can");
+    EXPECT(all_reduce_with(me, me->world, COUNT, DS_COMM_ANY_ORDER,
+                           &(ds_ranks_options){ .nccl = &few }),
+           DS_ERR_UNSUPPORTED, "NCCL 2.18.3 cannot configure an operation; 2.31 or newer can");
+    growing(me);
+}
+
+static int old_main(void) {
+    own = 1;
+    run(old, 5000 * MS, 0);
+    own = 2;
+    run(growing, 5000 * MS, 0);
+    return atomic_load(&failures) != 0;
+}
+
+static void test_old_library(void **state) {
+    (void)state;
+    char path[1024];
+    int status = -1;
+    ssize_t size = readlink("/proc/self/exe", path, sizeof path - 64);
+    assert_true(size > 0);
+    path[size] = '\0';
+    strcpy(strrchr(path, '/'), "/../lib-nccl-old/libnccl.so.2");
+    const char *other = getenv("DS_TEST_NCCL_OLD"); /* for tests/defects/run.sh */
+    pid_t child = fork();
+    if (!child) {
+        setenv("DEVSTREAM_NCCL_LIBRARY", other ? other : path, 1);
+        execl("/proc/self/exe", "test_ranks_nccl_groups", "--old", (char *)NULL);
+        _exit(9);
+    }
+    waitpid(child, &status, 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_device_is_a_rank_of_nccl),
+        cmocka_unit_test(test_repeated_device),
+        cmocka_unit_test(test_time_limit_on_several_devices),
+        cmocka_unit_test(test_capture_of_several_devices),
+        cmocka_unit_test(test_maximum_of_floats_is_not_nccls),
+        cmocka_unit_test(test_group_grows),
+        cmocka_unit_test(test_registered_memory),
+        cmocka_unit_test(test_operation_is_configured),
+        cmocka_unit_test(test_other_engines_refuse),
+        cmocka_unit_test(test_old_library),
+    };
+    setenv("STANDIN_DEVICES", "8", 1);
+    pthread_barrier_init(&all, NULL, RANKS);
+    if (argc > 1 && strcmp(argv[1], "--old") == 0)
+        return old_main();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
