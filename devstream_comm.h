@@ -313,8 +313,9 @@ typedef struct ds_ranks_options {
     const int64_t *sizes;
     const int64_t *out_sizes; /**< all_to_all: sizes of the parts of the outputs */
     uint64_t timeout_ns;      /**< time limit of the operation; 0: that of the group */
-    /** engine "nccl", 2.31 or newer: how NCCL runs a broadcast, all_gather, or a reduction with
-        DS_COMM_ANY_ORDER, or NULL. Others return DS_ERR_UNSUPPORTED */
+    /** engine "nccl", 2.31 or newer: how NCCL runs a broadcast, all_gather, or a reduction
+        that it computes (integers, or DS_COMM_ANY_ORDER), or NULL. Others return
+        DS_ERR_UNSUPPORTED */
     const ds_ranks_nccl *nccl;
     uint64_t reserved[4]; /**< 0 */
 } ds_ranks_options;
@@ -339,8 +340,19 @@ typedef struct ds_comm_options {
         broadcast and scatter, and the result of gather and reduce */
     size_t root;
     const ds_ranks_options *ranks_options; /**< with a group: further options, or NULL */
-    uint64_t reserved[1];                  /**< 0 */
+    /** without a group: NULL, or "nccl" (see below) */
+    const char *engine;
+    uint64_t reserved[2]; /**< 0 */
 } ds_comm_options;
+
+/* NCCL in one process. With options->engine "nccl", NCCL runs a collective that writes into tensors
+   of the caller, if it can: there are two or more GPUs, each with one tensor of a list; the single
+   tensor is on one of them; a reduction is of integers, or a sum or product with
+   DS_COMM_ANY_ORDER. Otherwise, and without NCCL, the collective runs as without the option.
+   ds_plan_desc.engine tells which, and why. The implementation must be that of devstream_ranks.h,
+   else DS_ERR_UNSUPPORTED. Each GPU begins and continues with its own stream, when its data are
+   there. The communicators of a list of devices are created by its first collective, which takes
+   long, and kept until ds_shutdown. */
 
 /* Planned collectives. With options->topology, a collective runs the steps of the plan from
    ds_plan_get. Results are bit-identical to the direct form, unless DS_COMM_ANY_ORDER is set. The
@@ -599,7 +611,10 @@ typedef struct ds_plan_desc {
     const char *algorithm;
     /** number of pieces per independently routed part; 0: the fastest number */
     size_t pieces;
-    uint64_t reserved[4]; /**< 0 */
+    /** ds_comm_options.engine of the collective: ds_plan_write tells whether NCCL runs it in place
+        of the plan, and why. NULL, or "nccl" */
+    const char *engine;
+    uint64_t reserved[3]; /**< 0 */
 } ds_plan_desc;
 
 /** Buffers of a rank. */
@@ -7146,6 +7161,22 @@ static void ds__draft_end(ds__draft *d) {
     ds__host_free(d->place);
 }
 
+static int ds__collective_is_sum(ds_collective what) {
+    return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+}
+
+/* A collective for which NCCL was asked. */
+typedef struct ds__engine_question {
+    int reduces;
+    int any_order; /* of a reduction */
+    const ds_device *devices;
+    size_t count;
+} ds__engine_question;
+
+/* Writes whether NCCL runs a collective, and why. NULL without the layer of process groups, which
+   declares it again with its value. */
+static void (*ds__plan_explain_fn)(const ds__engine_question *q, char *out, size_t size);
+
 /* plan/heap.h - heap of events.
 
    Provides a binary heap of events, ordered by time, then rank, then id. The scheduler and the
@@ -12034,7 +12065,7 @@ static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w
     for (ds__planned *o = ds__planned_list; o; o = o->next)
         if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
             o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
-            o->asked.pieces == w->pieces &&
+            o->asked.pieces == w->pieces && !o->asked.engine == !w->engine &&
             strcmp(o->algorithm, w->algorithm ? w->algorithm : "") == 0)
             return o;
     return NULL;
@@ -12094,6 +12125,7 @@ static ds_result ds__search_finish(ds__search *s) {
     o->plan.desc.algorithm = s->best.name ? s->best.name : "direct";
     snprintf(o->algorithm, sizeof o->algorithm, "%s", w->algorithm ? w->algorithm : "");
     o->asked.algorithm = NULL;
+    o->plan.desc.engine = o->asked.engine = w->engine ? "nccl" : NULL;
     o->topology = s->now.t->id;
     o->plan.bound_ns = s->now.bound;
     s->best.p = s->now.p;
@@ -12134,6 +12166,8 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
                 desc->item);
     DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes exceed the address space", desc->bytes);
     DS__REQUIRE(desc->pieces <= 1024, "pieces is %zu; at most 1024 are allowed", desc->pieces);
+    DS__REQUIRE(!desc->engine || strcmp(desc->engine, "nccl") == 0,
+                "engine is \"%.40s\"; use NULL or \"nccl\"", desc->engine);
     DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0,
                 "there is no algorithm \"%.40s\"", desc->algorithm);
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
@@ -12160,6 +12194,23 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     }
     *out = &o->plan;
     return DS_OK;
+}
+
+/* Writes whether NCCL runs the collective in place of the plan, and why. */
+static void ds__plan_write_engine(const ds_topology *t, const ds_plan *plan,
+                                  ds__text_writer *writer) {
+    char text[300] = "not used: the implementation is not that of devstream_ranks.h";
+    ds_device *devices = ds__host_alloc((size_t)t->devices * sizeof *devices);
+    for (int i = 0; devices && i < t->devices; i++)
+        devices[i] = t->device ? t->device[i] : (ds_device){ DS_DEVICE_CUDA, i };
+    ds__engine_question q = { ds__collective_is_sum(plan->desc.what),
+                              plan->desc.order == DS_ORDER_ANY, devices, (size_t)t->devices };
+    if (!devices)
+        snprintf(text, sizeof text, "not used: out of memory");
+    else if (ds__plan_explain_fn)
+        ds__plan_explain_fn(&q, text, sizeof text);
+    ds__host_free(devices);
+    ds__text_writer_print(writer, "NCCL: %s\n", text);
 }
 
 DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
@@ -12193,16 +12244,19 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
                                   ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
                                   o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
                                   o->best[i].pieces == 1 ? "" : "s");
+    if (plan->desc.engine)
+        ds__plan_write_engine(t, plan, &writer);
     return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
                           : DS_OK;
 }
 
 /* comm/internal.h - functions of the collectives that other layers use.
 
-   ds__comm_across passes a collective with a process group to the layer of groups, which includes
-   this one; so it is called through a pointer.
+   ds__comm_leave passes a collective to the layer of process groups, if it has a group or engine.
+   That layer includes this one, and may be missing.
 
-   Invariants: ds__comm_across_fn is set before a handle of a group exists, and stays.
+   Invariants: ds__comm_elsewhere_fn never changes. The layer of groups, if it is there, declares it
+   again with its value.
    Locks: none.
    Threads: any. */
 
@@ -12229,14 +12283,27 @@ typedef struct ds__comm_call {
     const ds_comm_options *options;
 } ds__comm_call;
 
-static _Atomic(ds_result (*)(const ds__comm_call *call)) ds__comm_across_fn;
+/* Runs a collective with a group or an engine; NULL without the layer of process groups. Returns 0
+   if this layer has to do it. */
+static int (*ds__comm_elsewhere_fn)(const ds__comm_call *call, ds_result *out);
 
-/* Runs a collective whose options have a group. */
-static ds_result ds__comm_across(const ds__comm_call *call) {
-    ds_result (*fn)(const ds__comm_call *call) = atomic_load(&ds__comm_across_fn);
-    return fn ? fn(call)
-              : ds__fail(DS_ERR_INVALID_HANDLE,
-                         "options->ranks is not a process group; see ds_ranks_init");
+/* Returns 1 if the layer of process groups has done what the call asks for. */
+__attribute__((cold, noinline)) static int ds__comm_leave_for(const ds__comm_call *call,
+                                                              ds_result *out) {
+    if (ds__comm_elsewhere_fn)
+        return ds__comm_elsewhere_fn(call, out);
+    *out = call->options->ranks.id
+               ? ds__fail(DS_ERR_INVALID_HANDLE,
+                          "options->ranks is not a process group; see ds_ranks_init")
+               : ds__fail(DS_ERR_UNSUPPORTED,
+                          "options->engine is \"nccl\"; define DEVSTREAM_IMPLEMENTATION before the "
+                          "inclusion of devstream_ranks.h");
+    return 1;
+}
+
+static int ds__comm_leave(const ds__comm_call *call, ds_result *out) {
+    const ds_comm_options *o = call->options;
+    return DS__UNLIKELY(o->ranks.id || o->engine) && ds__comm_leave_for(call, out);
 }
 
 /* Refuses a group for a collective that creates its results. instead: the function to use. */
@@ -13624,6 +13691,10 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
     DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
                 "the plan was created for another topology");
+    DS__REQUIRE(!(*o)->engine || strcmp((*o)->engine, "nccl") == 0,
+                "options->engine is \"%.40s\"; use NULL or \"nccl\"", (*o)->engine);
+    DS__REQUIRE(!(*o)->ranks.id || !(*o)->engine,
+                "options->engine is set with options->ranks, which has an engine");
     DS__REQUIRE((*o)->ranks.id || (!(*o)->root && !(*o)->ranks_options),
                 "options has root or ranks_options, but no ranks");
     DS__REQUIRE(!(*o)->ranks.id || !(*o)->topology,
@@ -13938,10 +14009,6 @@ static ds_plan_order ds__order_of(ds__reduction reduction, unsigned flags) {
         return DS_ORDER_ANY;
     /* f16 and bf16 are summed in f32, other types in their own type, in list order */
     return t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST;
-}
-
-static int ds__collective_is_sum(ds_collective what) {
-    return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
 }
 
 /* Returns 1 if there is one tensor on each rank, and the single tensor is on a rank. *root: that
@@ -14378,18 +14445,20 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
                                         size_t count, const ds_comm_options *options) {
     ds__work w;
     ds__participant from;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_BROADCAST,
-                                                 .in = &tensor,
-                                                 .out = outs,
-                                                 .in_count = 1,
-                                                 .out_count = count,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_BROADCAST,
+                                         .in = &tensor,
+                                         .out = outs,
+                                         .in_count = 1,
+                                         .out_count = count,
+                                         .options = options },
+                       &r))
+        return r;
     ds__work_begin(&w, options);
     DS__REQUIRE(!count || outs, "outs is NULL");
     ds__participant *to = ds__participants_alloc(&w, count);
-    ds_result r = to ? ds__input_open(&w, tensor, "the tensor", DS__NO_LIST, &from) : w.r;
+    r = to ? ds__input_open(&w, tensor, "the tensor", DS__NO_LIST, &from) : w.r;
     if (r == DS_OK)
         r = ds__broadcast_open_outputs(&w, outs, count, &from, to);
     if (r == DS_OK)
@@ -14615,19 +14684,21 @@ static ds_result ds__scatter_open_outputs(ds__parts *a, const ds_tensor *const *
 DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__parts a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_scatter_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_SCATTER,
-                                                 .in = &tensor,
-                                                 .out = outs,
-                                                 .in_count = 1,
-                                                 .out_count = count,
-                                                 .dim = dim,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_SCATTER,
+                                         .in = &tensor,
+                                         .out = outs,
+                                         .in_count = 1,
+                                         .out_count = count,
+                                         .dim = dim,
+                                         .options = options },
+                       &r))
+        return r;
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
     ds__parts_begin(&a, options, dim, count);
     ds__participant *from = ds__participants_alloc(&a.w, count);
-    ds_result r = a.w.r;
+    r = a.w.r;
     if (r == DS_OK)
         r = ds__input_open(&a.w, tensor, "the tensor", DS__NO_LIST, &a.whole);
     if (r == DS_OK)
@@ -14742,17 +14813,19 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     ds__parts a;
     ds__participant like;
     ds__name name = ds__name_of("the output tensor", DS__NO_LIST);
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_gather_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_GATHER,
-                                                 .in = tensors,
-                                                 .out = &out,
-                                                 .in_count = count,
-                                                 .out_count = 1,
-                                                 .dim = dim,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_GATHER,
+                                         .in = tensors,
+                                         .out = &out,
+                                         .in_count = count,
+                                         .out_count = 1,
+                                         .dim = dim,
+                                         .options = options },
+                       &r))
+        return r;
     ds__parts_begin(&a, options, dim, count);
-    ds_result r = ds__gather_open(&a, tensors, &like.d);
+    r = ds__gather_open(&a, tensors, &like.d);
     if (r == DS_OK)
         r = ds__output_open(&a.w, out, name.words, name.index, &a.whole);
     if (r == DS_OK)
@@ -15053,19 +15126,21 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
     ds__participant to;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_reduce_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_REDUCE,
-                                                 .in = tensors,
-                                                 .out = &out,
-                                                 .in_count = count,
-                                                 .out_count = 1,
-                                                 .op = op,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_REDUCE,
+                                         .in = tensors,
+                                         .out = &out,
+                                         .in_count = count,
+                                         .out_count = 1,
+                                         .op = op,
+                                         .options = options },
+                       &r))
+        return r;
     ds__work_begin(&w, options);
     ds__participant *in = ds__participants_alloc(&w, count);
     ds__source *sources = ds__sources_alloc(&w, count);
-    ds_result r = w.r;
+    r = w.r;
     if (r == DS_OK)
         r = ds__reduce_open(&w, tensors, count, 1, op, in);
     if (r == DS_OK)
@@ -15329,26 +15404,21 @@ static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
     return w->r;
 }
 
-/* Runs a collective that has as many outputs as inputs over the ranks of a process group. */
-static ds_result ds__all_across(ds__comm_verb verb, const ds_tensor *const *tensors,
-                                const ds_tensor *const *outs, size_t count, ds_reduce_op op,
-                                const ds_comm_options *options) {
-    return ds__comm_across(&(ds__comm_call){ .verb = verb,
-                                             .in = tensors,
-                                             .out = outs,
-                                             .in_count = count,
-                                             .out_count = count,
-                                             .op = op,
-                                             .options = options });
-}
+/* The call of a collective that has as many outputs as inputs. */
+#define DS__ALL_CALL(verb_, op_)                                                            \
+    (ds__comm_call) {                                                                       \
+        .verb = (verb_), .in = tensors, .out = outs, .in_count = count, .out_count = count, \
+        .op = (op_), .options = options                                                     \
+    }
 
 DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, ds_reduce_op op, const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_all_reduce");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_ALL_REDUCE, tensors, outs, count, op, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_ALL_REDUCE, op), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__same_shape(&a.out[0], ds__name_of("output tensor", 0), &a.in[0], -1);
     if (r == DS_OK)
@@ -15377,10 +15447,11 @@ static void ds__all_gather_steps(ds__all *a) {
 DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_all_gather");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_ALL_GATHER, tensors, outs, count, DS_REDUCE_SUM, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_ALL_GATHER, DS_REDUCE_SUM), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
     if (r == DS_OK)
@@ -15407,10 +15478,11 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
                                         const ds_tensor *const *outs, size_t count, ds_reduce_op op,
                                         const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_REDUCE_SCATTER, tensors, outs, count, op, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_REDUCE_SCATTER, op), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
     if (r == DS_OK)
@@ -15449,10 +15521,11 @@ static void ds__all_to_all_steps(ds__all *a) {
 DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_all_to_all");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_ALL_TO_ALL, tensors, outs, count, DS_REDUCE_SUM, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_ALL_TO_ALL, DS_REDUCE_SUM), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_to_all_check(&a);
     if (r == DS_OK && !ds__all_follow(&a, DS_ALL_TO_ALL, DS_REDUCE_SUM, count, count))

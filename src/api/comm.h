@@ -79,8 +79,9 @@ typedef struct ds_ranks_options {
     const int64_t *sizes;
     const int64_t *out_sizes; /**< all_to_all: sizes of the parts of the outputs */
     uint64_t timeout_ns;      /**< time limit of the operation; 0: that of the group */
-    /** engine "nccl", 2.31 or newer: how NCCL runs a broadcast, all_gather, or a reduction with
-        DS_COMM_ANY_ORDER, or NULL. Others return DS_ERR_UNSUPPORTED */
+    /** engine "nccl", 2.31 or newer: how NCCL runs a broadcast, all_gather, or a reduction
+        that it computes (integers, or DS_COMM_ANY_ORDER), or NULL. Others return
+        DS_ERR_UNSUPPORTED */
     const ds_ranks_nccl *nccl;
     uint64_t reserved[4]; /**< 0 */
 } ds_ranks_options;
@@ -105,8 +106,19 @@ typedef struct ds_comm_options {
         broadcast and scatter, and the result of gather and reduce */
     size_t root;
     const ds_ranks_options *ranks_options; /**< with a group: further options, or NULL */
-    uint64_t reserved[1];                  /**< 0 */
+    /** without a group: NULL, or "nccl" (see below) */
+    const char *engine;
+    uint64_t reserved[2]; /**< 0 */
 } ds_comm_options;
+
+/* NCCL in one process. With options->engine "nccl", NCCL runs a collective that writes into tensors
+   of the caller, if it can: there are two or more GPUs, each with one tensor of a list; the single
+   tensor is on one of them; a reduction is of integers, or a sum or product with
+   DS_COMM_ANY_ORDER. Otherwise, and without NCCL, the collective runs as without the option.
+   ds_plan_desc.engine tells which, and why. The implementation must be that of devstream_ranks.h,
+   else DS_ERR_UNSUPPORTED. Each GPU begins and continues with its own stream, when its data are
+   there. The communicators of a list of devices are created by its first collective, which takes
+   long, and kept until ds_shutdown. */
 
 /* Planned collectives. With options->topology, a collective runs the steps of the plan from
    ds_plan_get. Results are bit-identical to the direct form, unless DS_COMM_ANY_ORDER is set. The

@@ -61,7 +61,10 @@ typedef struct ds_plan_desc {
     const char *algorithm;
     /** number of pieces per independently routed part; 0: the fastest number */
     size_t pieces;
-    uint64_t reserved[4]; /**< 0 */
+    /** ds_comm_options.engine of the collective: ds_plan_write tells whether NCCL runs it in place
+        of the plan, and why. NULL, or "nccl" */
+    const char *engine;
+    uint64_t reserved[3]; /**< 0 */
 } ds_plan_desc;
 
 /** Buffers of a rank. */

@@ -263,26 +263,21 @@ static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
     return w->r;
 }
 
-/* Runs a collective that has as many outputs as inputs over the ranks of a process group. */
-static ds_result ds__all_across(ds__comm_verb verb, const ds_tensor *const *tensors,
-                                const ds_tensor *const *outs, size_t count, ds_reduce_op op,
-                                const ds_comm_options *options) {
-    return ds__comm_across(&(ds__comm_call){ .verb = verb,
-                                             .in = tensors,
-                                             .out = outs,
-                                             .in_count = count,
-                                             .out_count = count,
-                                             .op = op,
-                                             .options = options });
-}
+/* The call of a collective that has as many outputs as inputs. */
+#define DS__ALL_CALL(verb_, op_)                                                            \
+    (ds__comm_call) {                                                                       \
+        .verb = (verb_), .in = tensors, .out = outs, .in_count = count, .out_count = count, \
+        .op = (op_), .options = options                                                     \
+    }
 
 DSDEF ds_result(ds_comm_all_reduce)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, ds_reduce_op op, const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_all_reduce");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_ALL_REDUCE, tensors, outs, count, op, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_ALL_REDUCE, op), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__same_shape(&a.out[0], ds__name_of("output tensor", 0), &a.in[0], -1);
     if (r == DS_OK)
@@ -311,10 +306,11 @@ static void ds__all_gather_steps(ds__all *a) {
 DSDEF ds_result(ds_comm_all_gather)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_all_gather");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_ALL_GATHER, tensors, outs, count, DS_REDUCE_SUM, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_ALL_GATHER, DS_REDUCE_SUM), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.out[0], "output tensor", &a.in[0], "input tensor", count);
     if (r == DS_OK)
@@ -341,10 +337,11 @@ DSDEF ds_result(ds_comm_reduce_scatter)(const ds_tensor *const *tensors,
                                         const ds_tensor *const *outs, size_t count, ds_reduce_op op,
                                         const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_reduce_scatter");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_REDUCE_SCATTER, tensors, outs, count, op, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_REDUCE_SCATTER, op), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_check_sizes(&a.in[0], "input tensor", &a.out[0], "output tensor", count);
     if (r == DS_OK)
@@ -383,10 +380,11 @@ static void ds__all_to_all_steps(ds__all *a) {
 DSDEF ds_result(ds_comm_all_to_all)(const ds_tensor *const *tensors, const ds_tensor *const *outs,
                                     size_t count, const ds_comm_options *options) {
     ds__all a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_all_to_all");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__all_across(DS__VERB_ALL_TO_ALL, tensors, outs, count, DS_REDUCE_SUM, options);
-    ds_result r = ds__all_open(&a, options, tensors, outs, count);
+    if (ds__comm_leave(&DS__ALL_CALL(DS__VERB_ALL_TO_ALL, DS_REDUCE_SUM), &r))
+        return r;
+    r = ds__all_open(&a, options, tensors, outs, count);
     if (r == DS_OK)
         r = ds__all_to_all_check(&a);
     if (r == DS_OK && !ds__all_follow(&a, DS_ALL_TO_ALL, DS_REDUCE_SUM, count, count))

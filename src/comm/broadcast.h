@@ -185,18 +185,20 @@ DSDEF ds_result(ds_comm_broadcast_into)(const ds_tensor *tensor, const ds_tensor
                                         size_t count, const ds_comm_options *options) {
     ds__work w;
     ds__participant from;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_broadcast_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_BROADCAST,
-                                                 .in = &tensor,
-                                                 .out = outs,
-                                                 .in_count = 1,
-                                                 .out_count = count,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_BROADCAST,
+                                         .in = &tensor,
+                                         .out = outs,
+                                         .in_count = 1,
+                                         .out_count = count,
+                                         .options = options },
+                       &r))
+        return r;
     ds__work_begin(&w, options);
     DS__REQUIRE(!count || outs, "outs is NULL");
     ds__participant *to = ds__participants_alloc(&w, count);
-    ds_result r = to ? ds__input_open(&w, tensor, "the tensor", DS__NO_LIST, &from) : w.r;
+    r = to ? ds__input_open(&w, tensor, "the tensor", DS__NO_LIST, &from) : w.r;
     if (r == DS_OK)
         r = ds__broadcast_open_outputs(&w, outs, count, &from, to);
     if (r == DS_OK)

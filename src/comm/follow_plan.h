@@ -110,10 +110,6 @@ static ds_plan_order ds__order_of(ds__reduction reduction, unsigned flags) {
     return t.bits == 16 ? DS_ORDER_AT_ONCE : DS_ORDER_LIST;
 }
 
-static int ds__collective_is_sum(ds_collective what) {
-    return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
-}
-
 /* Returns 1 if there is one tensor on each rank, and the single tensor is on a rank. *root: that
    rank. */
 static int ds__follow_matches(ds__work *w, const ds__participant *each, size_t count,

@@ -1,9 +1,10 @@
 /* comm/internal.h - functions of the collectives that other layers use.
 
-   ds__comm_across passes a collective with a process group to the layer of groups, which includes
-   this one; so it is called through a pointer.
+   ds__comm_leave passes a collective to the layer of process groups, if it has a group or engine.
+   That layer includes this one, and may be missing.
 
-   Invariants: ds__comm_across_fn is set before a handle of a group exists, and stays.
+   Invariants: ds__comm_elsewhere_fn never changes. The layer of groups, if it is there, declares it
+   again with its value.
    Locks: none.
    Threads: any. */
 #ifndef DS__COMM_INTERNAL_H
@@ -37,14 +38,27 @@ typedef struct ds__comm_call {
     const ds_comm_options *options;
 } ds__comm_call;
 
-static _Atomic(ds_result (*)(const ds__comm_call *call)) ds__comm_across_fn;
+/* Runs a collective with a group or an engine; NULL without the layer of process groups. Returns 0
+   if this layer has to do it. */
+static int (*ds__comm_elsewhere_fn)(const ds__comm_call *call, ds_result *out);
 
-/* Runs a collective whose options have a group. */
-static ds_result ds__comm_across(const ds__comm_call *call) {
-    ds_result (*fn)(const ds__comm_call *call) = atomic_load(&ds__comm_across_fn);
-    return fn ? fn(call)
-              : ds__fail(DS_ERR_INVALID_HANDLE,
-                         "options->ranks is not a process group; see ds_ranks_init");
+/* Returns 1 if the layer of process groups has done what the call asks for. */
+__attribute__((cold, noinline)) static int ds__comm_leave_for(const ds__comm_call *call,
+                                                              ds_result *out) {
+    if (ds__comm_elsewhere_fn)
+        return ds__comm_elsewhere_fn(call, out);
+    *out = call->options->ranks.id
+               ? ds__fail(DS_ERR_INVALID_HANDLE,
+                          "options->ranks is not a process group; see ds_ranks_init")
+               : ds__fail(DS_ERR_UNSUPPORTED,
+                          "options->engine is \"nccl\"; define DEVSTREAM_IMPLEMENTATION before the "
+                          "inclusion of devstream_ranks.h");
+    return 1;
+}
+
+static int ds__comm_leave(const ds__comm_call *call, ds_result *out) {
+    const ds_comm_options *o = call->options;
+    return DS__UNLIKELY(o->ranks.id || o->engine) && ds__comm_leave_for(call, out);
 }
 
 /* Refuses a group for a collective that creates its results. instead: the function to use. */

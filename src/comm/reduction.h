@@ -300,19 +300,21 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
                                      const ds_tensor *out, const ds_comm_options *options) {
     ds__work w;
     ds__participant to;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_reduce_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_REDUCE,
-                                                 .in = tensors,
-                                                 .out = &out,
-                                                 .in_count = count,
-                                                 .out_count = 1,
-                                                 .op = op,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_REDUCE,
+                                         .in = tensors,
+                                         .out = &out,
+                                         .in_count = count,
+                                         .out_count = 1,
+                                         .op = op,
+                                         .options = options },
+                       &r))
+        return r;
     ds__work_begin(&w, options);
     ds__participant *in = ds__participants_alloc(&w, count);
     ds__source *sources = ds__sources_alloc(&w, count);
-    ds_result r = w.r;
+    r = w.r;
     if (r == DS_OK)
         r = ds__reduce_open(&w, tensors, count, 1, op, in);
     if (r == DS_OK)

@@ -195,6 +195,10 @@ static ds_result ds__comm_options_check(const ds_comm_options **o) {
     DS__REQUIRE((*o)->topology || !(*o)->plan, "options->plan is set without options->topology");
     DS__REQUIRE(!(*o)->plan || ((const ds__planned *)(*o)->plan)->topology == (*o)->topology->id,
                 "the plan was created for another topology");
+    DS__REQUIRE(!(*o)->engine || strcmp((*o)->engine, "nccl") == 0,
+                "options->engine is \"%.40s\"; use NULL or \"nccl\"", (*o)->engine);
+    DS__REQUIRE(!(*o)->ranks.id || !(*o)->engine,
+                "options->engine is set with options->ranks, which has an engine");
     DS__REQUIRE((*o)->ranks.id || (!(*o)->root && !(*o)->ranks_options),
                 "options has root or ranks_options, but no ranks");
     DS__REQUIRE(!(*o)->ranks.id || !(*o)->topology,

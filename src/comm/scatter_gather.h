@@ -228,19 +228,21 @@ static ds_result ds__scatter_open_outputs(ds__parts *a, const ds_tensor *const *
 DSDEF ds_result(ds_comm_scatter_into)(const ds_tensor *tensor, const ds_tensor *const *outs,
                                       size_t count, int dim, const ds_comm_options *options) {
     ds__parts a;
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_scatter_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_SCATTER,
-                                                 .in = &tensor,
-                                                 .out = outs,
-                                                 .in_count = 1,
-                                                 .out_count = count,
-                                                 .dim = dim,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_SCATTER,
+                                         .in = &tensor,
+                                         .out = outs,
+                                         .in_count = 1,
+                                         .out_count = count,
+                                         .dim = dim,
+                                         .options = options },
+                       &r))
+        return r;
     DS__REQUIRE(count && outs, "there are no output tensors to scatter to");
     ds__parts_begin(&a, options, dim, count);
     ds__participant *from = ds__participants_alloc(&a.w, count);
-    ds_result r = a.w.r;
+    r = a.w.r;
     if (r == DS_OK)
         r = ds__input_open(&a.w, tensor, "the tensor", DS__NO_LIST, &a.whole);
     if (r == DS_OK)
@@ -355,17 +357,19 @@ DSDEF ds_result(ds_comm_gather_into)(const ds_tensor *const *tensors, size_t cou
     ds__parts a;
     ds__participant like;
     ds__name name = ds__name_of("the output tensor", DS__NO_LIST);
+    ds_result r;
     DS__COMM_BEGIN("ds_comm_gather_into");
-    if (DS__UNLIKELY(options->ranks.id))
-        return ds__comm_across(&(ds__comm_call){ .verb = DS__VERB_GATHER,
-                                                 .in = tensors,
-                                                 .out = &out,
-                                                 .in_count = count,
-                                                 .out_count = 1,
-                                                 .dim = dim,
-                                                 .options = options });
+    if (ds__comm_leave(&(ds__comm_call){ .verb = DS__VERB_GATHER,
+                                         .in = tensors,
+                                         .out = &out,
+                                         .in_count = count,
+                                         .out_count = 1,
+                                         .dim = dim,
+                                         .options = options },
+                       &r))
+        return r;
     ds__parts_begin(&a, options, dim, count);
-    ds_result r = ds__gather_open(&a, tensors, &like.d);
+    r = ds__gather_open(&a, tensors, &like.d);
     if (r == DS_OK)
         r = ds__output_open(&a.w, out, name.words, name.index, &a.whole);
     if (r == DS_OK)

@@ -123,7 +123,7 @@ static ds__planned *ds__planned_find(const ds_topology *t, const ds_plan_desc *w
     for (ds__planned *o = ds__planned_list; o; o = o->next)
         if (o->topology == t->id && o->asked.what == w->what && o->asked.bytes == w->bytes &&
             o->asked.root == w->root && o->asked.item == w->item && o->asked.order == w->order &&
-            o->asked.pieces == w->pieces &&
+            o->asked.pieces == w->pieces && !o->asked.engine == !w->engine &&
             strcmp(o->algorithm, w->algorithm ? w->algorithm : "") == 0)
             return o;
     return NULL;
@@ -183,6 +183,7 @@ static ds_result ds__search_finish(ds__search *s) {
     o->plan.desc.algorithm = s->best.name ? s->best.name : "direct";
     snprintf(o->algorithm, sizeof o->algorithm, "%s", w->algorithm ? w->algorithm : "");
     o->asked.algorithm = NULL;
+    o->plan.desc.engine = o->asked.engine = w->engine ? "nccl" : NULL;
     o->topology = s->now.t->id;
     o->plan.bound_ns = s->now.bound;
     s->best.p = s->now.p;
@@ -223,6 +224,8 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
                 desc->item);
     DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes exceed the address space", desc->bytes);
     DS__REQUIRE(desc->pieces <= 1024, "pieces is %zu; at most 1024 are allowed", desc->pieces);
+    DS__REQUIRE(!desc->engine || strcmp(desc->engine, "nccl") == 0,
+                "engine is \"%.40s\"; use NULL or \"nccl\"", desc->engine);
     DS__REQUIRE(!desc->algorithm || ds__algo_at(desc->algorithm) >= 0,
                 "there is no algorithm \"%.40s\"", desc->algorithm);
     DS__REQUIRE(desc->what != DS_ALL_TO_ALL ||
@@ -249,6 +252,23 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
     }
     *out = &o->plan;
     return DS_OK;
+}
+
+/* Writes whether NCCL runs the collective in place of the plan, and why. */
+static void ds__plan_write_engine(const ds_topology *t, const ds_plan *plan,
+                                  ds__text_writer *writer) {
+    char text[300] = "not used: the implementation is not that of devstream_ranks.h";
+    ds_device *devices = ds__host_alloc((size_t)t->devices * sizeof *devices);
+    for (int i = 0; devices && i < t->devices; i++)
+        devices[i] = t->device ? t->device[i] : (ds_device){ DS_DEVICE_CUDA, i };
+    ds__engine_question q = { ds__collective_is_sum(plan->desc.what),
+                              plan->desc.order == DS_ORDER_ANY, devices, (size_t)t->devices };
+    if (!devices)
+        snprintf(text, sizeof text, "not used: out of memory");
+    else if (ds__plan_explain_fn)
+        ds__plan_explain_fn(&q, text, sizeof text);
+    ds__host_free(devices);
+    ds__text_writer_print(writer, "NCCL: %s\n", text);
 }
 
 DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_write_fn write_fn,
@@ -282,6 +302,8 @@ DSDEF ds_result(ds_plan_write)(const ds_topology *t, const ds_plan *plan, ds_wri
                                   ds__algo_names[i], (double)o->best[i].ns / 1e3, o->best[i].ways,
                                   o->best[i].ways == 1 ? "" : "s", o->best[i].pieces,
                                   o->best[i].pieces == 1 ? "" : "s");
+    if (plan->desc.engine)
+        ds__plan_write_engine(t, plan, &writer);
     return writer.stopped ? ds__fail(DS_ERR_SYSTEM, "the writer stopped with %d", writer.stopped)
                           : DS_OK;
 }

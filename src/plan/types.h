@@ -181,4 +181,20 @@ static void ds__draft_end(ds__draft *d) {
     ds__host_free(d->place);
 }
 
+static int ds__collective_is_sum(ds_collective what) {
+    return what == DS_REDUCE || what == DS_ALL_REDUCE || what == DS_REDUCE_SCATTER;
+}
+
+/* A collective for which NCCL was asked. */
+typedef struct ds__engine_question {
+    int reduces;
+    int any_order; /* of a reduction */
+    const ds_device *devices;
+    size_t count;
+} ds__engine_question;
+
+/* Writes whether NCCL runs a collective, and why. NULL without the layer of process groups, which
+   declares it again with its value. */
+static void (*ds__plan_explain_fn)(const ds__engine_question *q, char *out, size_t size);
+
 #endif

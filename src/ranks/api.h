@@ -4,8 +4,8 @@
    ds_ranks_get_status and ds_ranks_get_info, and sends collectives with a group to the functions
    that run them (ds__across). ds_shutdown ends the remaining groups.
 
-   Invariants: the module and its hooks of base/drive.h and comm/internal.h are set before the first
-   handle exists, and stay.
+   Invariants: the module and its hooks of base/drive.h are set before the first handle exists, and
+   stay.
    Locks: none of its own. init waits for other ranks without a lock.
    Threads: caller's threads. */
 #ifndef DS__RANKS_API_H
@@ -24,6 +24,7 @@
 #include "move.h"
 #include "exchange.h"
 #include "derive.h"
+#include "in_process.h"
 
 static const ds__ranks_engine *const ds__ranks_engines[] = { &ds__mpi_engine, &ds__nccl_engine,
                                                              &ds__local_engine };
@@ -35,6 +36,7 @@ enum { DS__RANKS_ENGINES = sizeof ds__ranks_engines / sizeof *ds__ranks_engines 
 /* Ends the groups that are left, and those of which handles, graphs or operations were left. Called
    by ds_shutdown, after all work is done. */
 static void ds__ranks_deinit(void) {
+    ds__inproc_end_all();
     ds__ranks_thread_end();
     ds__rcaptures_deinit();
     for (uint32_t i = 0; i < ds__ranks.table.used; i++) {
@@ -62,6 +64,7 @@ static void ds__ranks_deinit(void) {
 /* Refuses a checkpoint while a group ties this process to others. */
 static ds_result ds__ranks_quiesce(void) {
     ds_result r = DS_OK;
+    ds__inproc_end_all(); /* a collective makes them again */
     ds__mutex_lock(&ds__ranks.lock);
     for (const ds__group *g = ds__ranks.groups; g && r == DS_OK; g = g->next)
         if (g->engine != &ds__local_engine)
@@ -99,6 +102,18 @@ static ds_result ds__across(const ds__comm_call *c) {
     return ds__stage_close(&st, r);
 }
 
+/* Runs a collective with a group or an engine. Returns 0 if the layer below has to do it. */
+static int ds__elsewhere(const ds__comm_call *c, ds_result *out) {
+    if (!c->options->ranks.id)
+        return ds__inproc_run(c, ds__across, out);
+    *out = ds__across(c);
+    return 1;
+}
+
+static int (*ds__comm_elsewhere_fn)(const ds__comm_call *call, ds_result *out) = ds__elsewhere;
+static void (*ds__plan_explain_fn)(const ds__engine_question *q, char *out,
+                                   size_t size) = ds__inproc_explain;
+
 /* Registers the module and its hooks, and starts the progress thread. */
 static ds_result ds__ranks_setup(void) {
     ds_result r = ds__tensor_setup();
@@ -112,7 +127,6 @@ static ds_result ds__ranks_setup(void) {
         ds__drive.wait_fn = ds__ranks_wait;
         ds__drive.failure_fn = ds__rfailure_of;
         ds__drive.forget_fn = ds__rfailure_forget;
-        atomic_store(&ds__comm_across_fn, ds__across);
     }
     ds__module_add(DS__MODULE_RANKS, &ds__ranks_module);
     r = ds__ranks_thread_start();

@@ -3,9 +3,9 @@
    Implements all_reduce, reduce and reduce_scatter between ranks.
 
    Policy:
-   1. In the engine's order (DS_COMM_ANY_ORDER, and the engine knows the reduction): the tensors of
-      a member of the communicator are reduced in the process, the engine reduces between the
-      members, and the result is copied to the devices of the member.
+   1. In the engine's order (integers or DS_COMM_ANY_ORDER, and the engine knows the reduction): the
+      tensors of a member of the communicator are reduced in the process, the engine reduces between
+      the members, and the result is copied to the devices of the member.
    2. In fixed order each element is the same chain of operations as in one process: all tensors of
       the group, in the order of its devices, by one step of devstream_comm.h. Small tensors are
       gathered on each member that needs the result. Of large ones each member reduces a slice: it
@@ -88,10 +88,12 @@ static int ds__stile_is_on_lead(const ds__stage *st, const ds__stile *tile) {
 
 /* ---- order of the engine --------------------------------------------------------------------- */
 
-/* Decides whether the engine reduces: *st is then for memory that it reaches in a reduction. */
+/* Decides whether the engine reduces: *st is then for memory that it reaches in a reduction.
+   Integers have the same result in any order. */
 static int ds__reduce_is_by_engine(ds__stage *st) {
-    if (!(st->options->flags & DS_COMM_ANY_ORDER) ||
-        !st->g->engine->reduces(st->call.dtype, st->call.op))
+    uint8_t code = st->call.dtype.code;
+    int any = st->options->flags & DS_COMM_ANY_ORDER || code == DS_CODE_INT || code == DS_CODE_UINT;
+    if (!any || !st->g->engine->reduces(st->call.dtype, st->call.op))
         return 0;
     ds__stage_reach(st, DS__NET_ALL_REDUCE);
     return 1;
@@ -101,8 +103,8 @@ static int ds__reduce_is_by_engine(ds__stage *st) {
 static ds_result ds__reduce_check_fixed(const ds__stage *st) {
     return st->more->nccl ? ds__fail(DS_ERR_UNSUPPORTED,
                                      "ranks_options->nccl: devstream computes this reduction in "
-                                     "fixed order; NCCL computes sums, products and integers with "
-                                     "DS_COMM_ANY_ORDER")
+                                     "fixed order; NCCL computes integers, and sums and products "
+                                     "with DS_COMM_ANY_ORDER")
                           : DS_OK;
 }
 

@@ -46,6 +46,7 @@ static ds_result join(rank *me, ds_ranks *out) {
 
 static ds_result all_reduce_with(rank *me, ds_ranks group, int64_t count, unsigned any_order,
                                  const ds_ranks_options *more) {
+    ds_dtype element = any_order ? ds_int32() : ds_float32(); /* integers have no order */
     ds_comm_options o = { .streams = me->stream,
                           .stream_count = own,
                           .ranks = group,
@@ -56,6 +57,7 @@ static ds_result all_reduce_with(rank *me, ds_ranks group, int64_t count, unsign
     for (size_t i = 0; i < own; i++) {
         t[i] = *me->tensor[i];
         t[i].shape = &count;
+        t[i].dtype = element;
         list[i] = &t[i];
     }
     return ds_comm_all_reduce(list, list, own, DS_REDUCE_SUM, &o);

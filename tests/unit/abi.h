@@ -102,7 +102,7 @@ AT(ds_check_point, line, 0);
 AT(ds_check_point, reserved, 4);
 AT(ds_check_point, sequence, 8);
 
-SIZE(ds_comm_options, 80);
+SIZE(ds_comm_options, 96);
 AT(ds_comm_options, streams, 0);
 AT(ds_comm_options, stream_count, 8);
 AT(ds_comm_options, stream, 16);
@@ -112,7 +112,8 @@ AT(ds_comm_options, plan, 40);
 AT(ds_comm_options, ranks, 48);
 AT(ds_comm_options, root, 56);
 AT(ds_comm_options, ranks_options, 64);
-AT(ds_comm_options, reserved, 72);
+AT(ds_comm_options, engine, 72);
+AT(ds_comm_options, reserved, 80);
 
 SIZE(ds_cpu_route, 32);
 AT(ds_cpu_route, latency_ns, 0);
@@ -544,7 +545,8 @@ AT(ds_plan_desc, item, 24);
 AT(ds_plan_desc, order, 32);
 AT(ds_plan_desc, algorithm, 40);
 AT(ds_plan_desc, pieces, 48);
-AT(ds_plan_desc, reserved, 56);
+AT(ds_plan_desc, engine, 56);
+AT(ds_plan_desc, reserved, 64);
 
 SIZE(ds_plan_location, 16);
 AT(ds_plan_location, rank, 0);

@@ -39,17 +39,19 @@ static void reduce_ones(rank *me) {
     OK(reduce(me));
 }
 
+enum { TWO = 0x40000000, TWELVE = 0x41400000 }; /* as floats */
+
 static void reduce_in_order(rank *me) {
-    set(me, 2);
+    set(me, TWO);
     OK(all_reduce_with(me, me->world, COUNT, 0, NULL));
 }
 
 static void devices(rank *me) {
     CHECK(calls_of("ncclAllReduce", me, reduce_ones) == RANKS * own);
     expect_all(me, RANKS * (int)own);
-    /* each device sends its tensor to all others: one of NCCL's calls for each device */
+    /* in fixed order, each device gets the tensors of all others */
     CHECK(calls_of("ncclAllGather", me, reduce_in_order) == RANKS * own);
-    expect_all(me, RANKS * (int)own * 2);
+    expect_all(me, TWELVE);
 }
 
 static void test_each_device_is_a_rank_of_nccl(void **state) {
@@ -336,6 +338,250 @@ static void test_other_engines_refuse(void **state) {
     ok(ds_shutdown());
 }
 
+/* ---- one process ----------------------------------------------------------------------------- */
+
+enum { GPUS = 4, PART = 3, WHOLE = GPUS * PART, RESULTS = 3 * GPUS + 1 };
+
+/* A list of tensors on the GPUs, and a single one. */
+typedef struct tensors {
+    ds_stream stream[GPUS];
+    ds_stream single_stream;
+    ds_tensor *part[GPUS];
+    ds_tensor *whole[GPUS];
+    ds_tensor *other[GPUS];
+    ds_tensor *single;
+    ds_comm_options options;
+} tensors;
+
+/* Creates tensors of numbers; the single one is on GPU 1. */
+static void tensors_make(tensors *t, ds_dtype dtype) {
+    rank one = { .rank = 0 }, *me = &one;
+    int64_t part = PART;
+    int64_t whole = WHOLE;
+    for (int i = 0; i < GPUS; i++) {
+        OK(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(i) }, &t->stream[i]));
+        OK(ds_tensor_alloc(dtype, 1, &part, t->stream[i], &t->part[i]));
+        OK(ds_tensor_alloc(dtype, 1, &whole, t->stream[i], &t->whole[i]));
+        OK(ds_tensor_alloc(dtype, 1, &whole, t->stream[i], &t->other[i]));
+    }
+    OK(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(1) }, &t->single_stream));
+    OK(ds_tensor_alloc(dtype, 1, &whole, t->single_stream, &t->single));
+    t->options = (ds_comm_options){ .streams = t->stream,
+                                    .stream_count = GPUS,
+                                    .stream = t->single_stream,
+                                    .flags = DS_COMM_ANY_ORDER };
+}
+
+static void fill(const ds_tensor *t, ds_stream stream, int salt) {
+    rank one = { .rank = 0 }, *me = &one;
+    int32_t data[WHOLE];
+    for (int k = 0; k < t->shape[0]; k++)
+        data[k] = 100 * salt + k;
+    OK(ds_copy(t->data, data, (size_t)t->shape[0] * 4, stream));
+}
+
+static void nap(void *unused) {
+    (void)unused;
+    usleep(10000);
+}
+
+/* The single tensor is filled late, on its own stream. */
+static void tensors_fill(tensors *t) {
+    rank one = { .rank = 0 }, *me = &one;
+    OK(ds_stream_launch_host_func(t->single_stream, nap, NULL, NULL));
+    for (int i = 0; i < GPUS; i++) {
+        fill(t->part[i], t->stream[i], i + 1);
+        fill(t->whole[i], t->stream[i], i + 11);
+        fill(t->other[i], t->stream[i], i + 21);
+    }
+    fill(t->single, t->single_stream, 7);
+}
+
+static void tensors_read(tensors *t, int32_t out[RESULTS][WHOLE]) {
+    rank one = { .rank = 0 }, *me = &one;
+    memset(out, 0, sizeof(int32_t[RESULTS][WHOLE]));
+    for (int i = 0; i < GPUS; i++) {
+        OK(ds_copy(out[i], t->part[i]->data, PART * 4, t->stream[i]));
+        OK(ds_copy(out[GPUS + i], t->whole[i]->data, WHOLE * 4, t->stream[i]));
+        OK(ds_copy(out[2 * GPUS + i], t->other[i]->data, WHOLE * 4, t->stream[i]));
+        OK(ds_stream_synchronize(t->stream[i]));
+    }
+    OK(ds_copy(out[3 * GPUS], t->single->data, WHOLE * 4, t->single_stream));
+    OK(ds_stream_synchronize(t->single_stream));
+}
+
+static void tensors_free(tensors *t) {
+    rank one = { .rank = 0 }, *me = &one;
+    for (int i = 0; i < GPUS; i++) {
+        OK(ds_tensor_free(t->part[i]));
+        OK(ds_tensor_free(t->whole[i]));
+        OK(ds_tensor_free(t->other[i]));
+        OK(ds_stream_destroy(t->stream[i]));
+    }
+    OK(ds_tensor_free(t->single));
+    OK(ds_stream_destroy(t->single_stream));
+}
+
+enum {
+    BROADCAST,
+    BROADCAST_TO_OTHERS,
+    SCATTER,
+    GATHER,
+    REDUCE,
+    ALL_REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    VERBS
+};
+
+static ds_result collective(tensors *t, int verb) {
+    const ds_comm_options *o = &t->options;
+    const ds_tensor *const *part = (const ds_tensor *const *)t->part;
+    const ds_tensor *const *whole = (const ds_tensor *const *)t->whole;
+    const ds_tensor *others[2] = { t->whole[0], t->whole[3] };
+    ds_stream streams[2] = { t->stream[0], t->stream[3] };
+    ds_comm_options some = *o;
+    some.streams = streams;
+    some.stream_count = 2;
+    switch (verb) {
+    case BROADCAST:
+        return ds_comm_broadcast_into(t->single, whole, GPUS, o);
+    case BROADCAST_TO_OTHERS:
+        return ds_comm_broadcast_into(t->single, others, 2, &some);
+    case SCATTER:
+        return ds_comm_scatter_into(t->single, part, GPUS, 0, o);
+    case GATHER:
+        return ds_comm_gather_into(part, GPUS, -1, t->single, o);
+    case REDUCE:
+        return ds_comm_reduce_into(whole, GPUS, DS_REDUCE_SUM, t->single, o);
+    case ALL_REDUCE:
+        return ds_comm_all_reduce(whole, whole, GPUS, DS_REDUCE_MAX, o);
+    case ALL_GATHER:
+        return ds_comm_all_gather(part, whole, GPUS, o);
+    case REDUCE_SCATTER:
+        return ds_comm_reduce_scatter(whole, part, GPUS, DS_REDUCE_PRODUCT, o);
+    default:
+        return ds_comm_all_to_all(whole, (const ds_tensor *const *)t->other, GPUS, o);
+    }
+}
+
+/* All calls of NCCL that move data. */
+static unsigned long data_calls(void) {
+    static const char *const names[] = { "ncclAllReduce", "ncclReduce",        "ncclBroadcast",
+                                         "ncclAllGather", "ncclReduceScatter", "ncclSend" };
+    unsigned long calls = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        calls += standin_nccl_calls(names[i]);
+    return calls;
+}
+
+static void test_collectives_of_one_process(void **state) {
+    (void)state;
+    rank one = { .rank = 0 }, *me = &one;
+    tensors t;
+    int32_t own_results[RESULTS][WHOLE];
+    int32_t results[RESULTS][WHOLE];
+    unsigned long ended = standin_nccl_calls("ncclCommFinalize");
+    atomic_store(&failures, 0);
+    alarm(30);
+    tensors_make(&t, ds_int32());
+    for (int verb = 0; verb < VERBS; verb++) {
+        t.options.engine = NULL;
+        tensors_fill(&t);
+        OK(collective(&t, verb));
+        tensors_read(&t, own_results);
+        unsigned long before = data_calls();
+        t.options.engine = "nccl";
+        tensors_fill(&t);
+        OK(collective(&t, verb));
+        tensors_read(&t, results);
+        CHECK(data_calls() > before);
+        if (memcmp(results, own_results, sizeof results) != 0)
+            fail_msg("verb %d differs", verb);
+    }
+    assert_int_equal(standin_nccl_calls("ncclCommFinalize"), ended); /* the groups are kept */
+    tensors_free(&t);
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+    assert_int_equal(standin_nccl_live(NULL, 0), 0);
+}
+
+/* Runs a collective with the engine, of which NCCL must do nothing. */
+static void expect_own(tensors *t, int verb) {
+    rank one = { .rank = 0 }, *me = &one;
+    unsigned long before = data_calls();
+    t->options.engine = "nccl";
+    OK(collective(t, verb));
+    CHECK(data_calls() == before);
+    tensors_read(t, (int32_t[RESULTS][WHOLE]){ { 0 } });
+}
+
+static void test_own_collectives_where_nccl_cannot(void **state) {
+    (void)state;
+    rank one = { .rank = 0 }, *me = &one;
+    tensors t;
+    atomic_store(&failures, 0);
+    tensors_make(&t, ds_float32());
+    tensors_fill(&t);
+    expect_own(&t, ALL_REDUCE); /* a maximum of floats */
+    t.options.flags = 0;
+    expect_own(&t, REDUCE); /* a sum in fixed order */
+    const ds_tensor *twice[2] = { t.whole[0], t.whole[0] };
+    unsigned long before = data_calls();
+    EXPECT(ds_comm_all_gather(twice, twice, 2, &t.options), DS_ERR_DEVICE_MISMATCH, "");
+    CHECK(data_calls() == before);
+
+    ds_tensor *host;
+    OK(ds_comm_gather((const ds_tensor *const *)t.part, GPUS, 0, (ds_device){ DS_DEVICE_HOST, 0 },
+                      &(ds_comm_options){ .streams = t.stream, .stream_count = GPUS }, &host));
+    OK(ds_comm_gather_into((const ds_tensor *const *)t.part, GPUS, 0, host, &t.options));
+    CHECK(data_calls() == before);
+    OK(ds_stream_synchronize(t.stream[0]));
+    OK(ds_tensor_free(host));
+
+    t.options.engine = "mpi";
+    EXPECT(collective(&t, ALL_GATHER), DS_ERR_INVALID_VALUE, "options->engine is \"mpi\"");
+    tensors_free(&t);
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
+static int collect(const char *text, size_t size, void *user) {
+    char *to = user;
+    strncat(to, text, size);
+    return 0;
+}
+
+static void plan_text(ds_collective what, ds_plan_order order, char *out) {
+    rank one = { .rank = 0 }, *me = &one;
+    ds_topology *t;
+    const ds_plan *plan;
+    ds_device gpus[GPUS] = { ds_cuda(0), ds_cuda(1), ds_cuda(2), ds_cuda(3) };
+    *out = '\0';
+    OK(ds_topology_create_of_devices(gpus, GPUS, 0, &t));
+    OK(ds_plan_get(t,
+                   &(ds_plan_desc){ .what = what, .bytes = 1024, .order = order, .engine = "nccl" },
+                   &plan));
+    OK(ds_plan_write(t, plan, collect, out));
+    ds_topology_destroy(t);
+}
+
+static void test_plan_tells_the_engine(void **state) {
+    (void)state;
+    static char text[4000];
+    atomic_store(&failures, 0);
+    plan_text(DS_ALL_REDUCE, DS_ORDER_ANY, text);
+    assert_non_null(strstr(text, "NCCL: used, NCCL 2.32.3: each of the 4 GPUs is a rank"));
+    plan_text(DS_ALL_REDUCE, DS_ORDER_LIST, text);
+    assert_non_null(strstr(text, "NCCL: not used: devstream computes this reduction"));
+    plan_text(DS_BROADCAST, DS_ORDER_LIST, text);
+    assert_non_null(strstr(text, "NCCL: used"));
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
 /* ---- an old library -------------------------------------------------------------------------- */
 
 static void old(rank *me) {
@@ -385,6 +631,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_registered_memory),
         cmocka_unit_test(test_operation_is_configured),
         cmocka_unit_test(test_other_engines_refuse),
+        cmocka_unit_test(test_collectives_of_one_process),
+        cmocka_unit_test(test_own_collectives_where_nccl_cannot),
+        cmocka_unit_test(test_plan_tells_the_engine),
         cmocka_unit_test(test_old_library),
     };
     setenv("STANDIN_DEVICES", "8", 1);
