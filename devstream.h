@@ -5681,6 +5681,8 @@ static struct {
        its sentence */
     ds_result (*failure_fn)(ds_device device, uint64_t stream);
     void (*forget_fn)(ds_device device); /* the device was reset */
+    /* NULL, or notes failures of operations that ended in their streams by themselves */
+    _Atomic(void (*)(void)) look_fn;
 } ds__drive;
 
 /* Drives requests until query_fn(object) is not DS_NOT_READY, none is open, or none makes progress.
@@ -5696,8 +5698,17 @@ static inline void ds__drive_until(ds_result (*query_fn)(void *object), void *ob
     ds__tls.mute--;
 }
 
+/* Looks for failures of operations that are over. */
+__attribute__((noinline)) static void ds__drive_look(void) {
+    void (*look_fn)(void) = atomic_load(&ds__drive.look_fn);
+    if (look_fn)
+        look_fn();
+}
+
 /* Returns the result of a wait, or the failure that the driver does not report. */
 static inline ds_result ds__drive_failure(ds_result r, ds_device device, uint64_t stream) {
+    if (DS__UNLIKELY(atomic_load_explicit(&ds__drive.open, memory_order_relaxed)) && r == DS_OK)
+        ds__drive_look();
     if (DS__LIKELY(!atomic_load_explicit(&ds__drive.failed, memory_order_relaxed)) || r < 0)
         return r;
     ds_result failure = ds__drive.failure_fn(device, stream);

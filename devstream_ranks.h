@@ -589,6 +589,7 @@ typedef struct ds__ranks_engine {
     /* Makes the devices of all ranks members of a communicator. */
     ds_result (*join)(void *comm, const char key[DS__RANKS_KEY], const ds__net_devices *devices,
                       uint64_t deadline);
+    void (*leave)(void *comm); /* undoes join, also one that has failed */
     /* An engine enqueues all operations of streams, or none: `enqueue` is NULL or in place of
        `start`. Work of the native stream that follows sees the data. `start` and `test` are then
        for operations on host memory between hosts. members: NULL, or the operations of this rank's
@@ -1946,6 +1947,11 @@ static int ds__group_test_op(ds__group *g, uint64_t now) {
     ds_result r = ds__rop_test(g, op);
     if (r == DS_NOT_READY)
         return 0;
+    if (g->engine->enqueue) {
+        ds__group_hear(g); /* the operation may have ended because of an error */
+        if (atomic_load(&g->failed))
+            return 0;
+    }
     if (r == DS_OK && op->state == DS__ROP_COMPARING) {
         r = ds__compare_end(g, op);
         if (r == DS_OK)
@@ -2160,6 +2166,15 @@ static int ds__ranks_step(void) {
     }
     atomic_store(&ds__ranks.stepping, 0);
     return 1;
+}
+
+/* Drives all groups once (base/drive.h); waits if another thread does so, which may be noting a
+   failure. */
+static void ds__ranks_look(void) {
+    ds__tls.mute++;
+    while (atomic_load(&ds__drive.open) && !ds__ranks_step())
+        ds__os_yield();
+    ds__tls.mute--;
 }
 
 /* Drives all groups, and sets *since to the time if that made progress: an engine that moves data
@@ -2406,7 +2421,31 @@ static ds_result ds__group_tell(ds__group *g, const void *in, void *out, size_t 
     return r;
 }
 
-/* Makes the devices of all ranks members of a communicator. */
+/* Returns in *out_all whether `mine` is 1 on all ranks. */
+static ds_result ds__group_agree(ds__group *g, int mine, uint64_t deadline, int *out_all) {
+    size_t n = (size_t)g->size;
+    char own = (char)mine;
+    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + 1));
+    if (!parts)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    char *all = (char *)(parts + 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = 1;
+        parts[n + i] = i;
+    }
+    ds__net_op gather = {
+        .kind = DS__NET_ALL_GATHER, .in = &own, .out = all, .parts = { parts, parts + n }
+    };
+    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    *out_all = 1;
+    for (size_t i = 0; i < n; i++)
+        *out_all &= all[i];
+    ds__host_free(parts);
+    return r;
+}
+
+/* Makes the devices of all ranks members of a communicator. If the engine cannot do that, for
+   example since two ranks have one device, the members stay the ranks. */
 static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
     char mine[DS__RANKS_KEY] = { 0 };
     char key[DS__RANKS_KEY];
@@ -2420,8 +2459,22 @@ static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
         r = g->engine->key(mine);
     if (r == DS_OK)
         r = ds__group_tell(g, mine, key, sizeof key, deadline);
+    if (r < 0)
+        return r;
     ds__net_devices devices = { g->own, g->owns, g->first[g->rank], g->devices };
-    return r == DS_OK ? g->engine->join(g->comm, key, &devices, deadline) : r;
+    int all = 0;
+    ds__tls.mute++;
+    int joined = g->engine->join(g->comm, key, &devices, deadline) == DS_OK;
+    ds__tls.mute--;
+    r = ds__group_agree(g, joined, deadline, &all);
+    if (r < 0 || all)
+        return r;
+    ds__log_warn("process group \"%s\": the devices of a rank take part through its first one: %s",
+                 ds__group_name(g), joined ? "another rank has failed" : ds__tls.aside);
+    g->engine->leave(g->comm);
+    ds__host_free(g->each);
+    g->each = NULL;
+    return DS_OK;
 }
 
 /* Returns 1 if no device of this rank repeats. */
@@ -2572,6 +2625,8 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
         ds__table_reclaim(&ds__ranks.table);
         return r;
     }
+    if (g->engine->enqueue)
+        atomic_store(&ds__drive.look_fn, ds__ranks_look);
     atomic_fetch_add(&ds__drive.groups, g->size > 1);
     g->counted = g->size > 1;
     g->listed = base;
@@ -8351,7 +8406,16 @@ static ds_result ds__nccl_join_all(ds__nccl_link *link, ds__nccl_id id, uint64_t
     return r;
 }
 
-/* If it fails, ds__nccl_destroy aborts what is there. */
+static void ds__nccl_leave(void *comm) {
+    ds__nccl_link *link = comm;
+    for (size_t i = 0; i < link->count; i++)
+        ds__nccl_abort(link->places[i].comm, link->places[i].device);
+    link->count = 0;
+    ds__host_free(link->places);
+    link->places = NULL;
+}
+
+/* If it fails, ds__nccl_leave or ds__nccl_destroy aborts what is there. */
 static ds_result ds__nccl_join(void *comm, const char key[DS__RANKS_KEY],
                                const ds__net_devices *devices, uint64_t deadline) {
     ds__nccl_link *link = comm;
@@ -8373,9 +8437,12 @@ static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_result code, cons
                                  uint64_t deadline, int wanted, ds__net_comm *out) {
     const _Atomic int *stopped = link->revoked ? NULL : &link->stopped;
     ds_result r = ds__nccl_wait(link->own.comm, code, call, deadline, stopped);
-    if (r < 0)
+    /* A communicator that has failed keeps its error, also if it was shrunk. */
+    if (r < 0 && !(link->revoked && r != DS_ERR_TIMEOUT))
         return r;
     ds__nccl_comm child = __atomic_exchange_n(&link->child, NULL, __ATOMIC_ACQUIRE);
+    if (!child && r < 0)
+        return r;
     if (!child)
         return wanted ? ds__fail(DS_ERR_FAILED, "nccl%s: there is no new communicator", call)
                       : DS_OK;
@@ -8426,9 +8493,9 @@ static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int co
     int flags = atomic_load(&link->stopped) ? DS__NCCL_SHRINK_ABORT : 0;
     if (!link->own.comm)
         return ds__nccl_old("revoke the communicator of a group that has failed", "2.28.7");
-    if (link->revoked) /* the revoke must be complete */
+    if (link->revoked) /* the revoke must be complete; the communicator keeps its error */
         r = ds__nccl_wait(link->own.comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
-    if (r < 0)
+    if (r == DS_ERR_TIMEOUT)
         return r;
     if (!count) { /* NCCL does not shrink without a rank to exclude */
         ds__nccl_result code =
@@ -9037,6 +9104,7 @@ static const ds__ranks_engine ds__nccl_engine = {
     .configures = ds__nccl_configures,
     .key = ds__nccl_key,
     .join = ds__nccl_join,
+    .leave = ds__nccl_leave,
     .enqueue = ds__nccl_enqueue,
     .start = ds__nccl_start,
     .test = ds__nccl_test,

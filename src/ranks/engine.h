@@ -137,6 +137,7 @@ typedef struct ds__ranks_engine {
     /* Makes the devices of all ranks members of a communicator. */
     ds_result (*join)(void *comm, const char key[DS__RANKS_KEY], const ds__net_devices *devices,
                       uint64_t deadline);
+    void (*leave)(void *comm); /* undoes join, also one that has failed */
     /* An engine enqueues all operations of streams, or none: `enqueue` is NULL or in place of
        `start`. Work of the native stream that follows sees the data. `start` and `test` are then
        for operations on host memory between hosts. members: NULL, or the operations of this rank's

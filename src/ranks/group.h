@@ -97,7 +97,31 @@ static ds_result ds__group_tell(ds__group *g, const void *in, void *out, size_t 
     return r;
 }
 
-/* Makes the devices of all ranks members of a communicator. */
+/* Returns in *out_all whether `mine` is 1 on all ranks. */
+static ds_result ds__group_agree(ds__group *g, int mine, uint64_t deadline, int *out_all) {
+    size_t n = (size_t)g->size;
+    char own = (char)mine;
+    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + 1));
+    if (!parts)
+        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    char *all = (char *)(parts + 2 * n);
+    for (size_t i = 0; i < n; i++) {
+        parts[i] = 1;
+        parts[n + i] = i;
+    }
+    ds__net_op gather = {
+        .kind = DS__NET_ALL_GATHER, .in = &own, .out = all, .parts = { parts, parts + n }
+    };
+    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
+    *out_all = 1;
+    for (size_t i = 0; i < n; i++)
+        *out_all &= all[i];
+    ds__host_free(parts);
+    return r;
+}
+
+/* Makes the devices of all ranks members of a communicator. If the engine cannot do that, for
+   example since two ranks have one device, the members stay the ranks. */
 static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
     char mine[DS__RANKS_KEY] = { 0 };
     char key[DS__RANKS_KEY];
@@ -111,8 +135,22 @@ static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
         r = g->engine->key(mine);
     if (r == DS_OK)
         r = ds__group_tell(g, mine, key, sizeof key, deadline);
+    if (r < 0)
+        return r;
     ds__net_devices devices = { g->own, g->owns, g->first[g->rank], g->devices };
-    return r == DS_OK ? g->engine->join(g->comm, key, &devices, deadline) : r;
+    int all = 0;
+    ds__tls.mute++;
+    int joined = g->engine->join(g->comm, key, &devices, deadline) == DS_OK;
+    ds__tls.mute--;
+    r = ds__group_agree(g, joined, deadline, &all);
+    if (r < 0 || all)
+        return r;
+    ds__log_warn("process group \"%s\": the devices of a rank take part through its first one: %s",
+                 ds__group_name(g), joined ? "another rank has failed" : ds__tls.aside);
+    g->engine->leave(g->comm);
+    ds__host_free(g->each);
+    g->each = NULL;
+    return DS_OK;
 }
 
 /* Returns 1 if no device of this rank repeats. */
@@ -263,6 +301,8 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
         ds__table_reclaim(&ds__ranks.table);
         return r;
     }
+    if (g->engine->enqueue)
+        atomic_store(&ds__drive.look_fn, ds__ranks_look);
     atomic_fetch_add(&ds__drive.groups, g->size > 1);
     g->counted = g->size > 1;
     g->listed = base;

@@ -100,7 +100,16 @@ static ds_result ds__nccl_join_all(ds__nccl_link *link, ds__nccl_id id, uint64_t
     return r;
 }
 
-/* If it fails, ds__nccl_destroy aborts what is there. */
+static void ds__nccl_leave(void *comm) {
+    ds__nccl_link *link = comm;
+    for (size_t i = 0; i < link->count; i++)
+        ds__nccl_abort(link->places[i].comm, link->places[i].device);
+    link->count = 0;
+    ds__host_free(link->places);
+    link->places = NULL;
+}
+
+/* If it fails, ds__nccl_leave or ds__nccl_destroy aborts what is there. */
 static ds_result ds__nccl_join(void *comm, const char key[DS__RANKS_KEY],
                                const ds__net_devices *devices, uint64_t deadline) {
     ds__nccl_link *link = comm;
@@ -122,9 +131,12 @@ static ds_result ds__nccl_derive(ds__nccl_link *link, ds__nccl_result code, cons
                                  uint64_t deadline, int wanted, ds__net_comm *out) {
     const _Atomic int *stopped = link->revoked ? NULL : &link->stopped;
     ds_result r = ds__nccl_wait(link->own.comm, code, call, deadline, stopped);
-    if (r < 0)
+    /* A communicator that has failed keeps its error, also if it was shrunk. */
+    if (r < 0 && !(link->revoked && r != DS_ERR_TIMEOUT))
         return r;
     ds__nccl_comm child = __atomic_exchange_n(&link->child, NULL, __ATOMIC_ACQUIRE);
+    if (!child && r < 0)
+        return r;
     if (!child)
         return wanted ? ds__fail(DS_ERR_FAILED, "nccl%s: there is no new communicator", call)
                       : DS_OK;
@@ -175,9 +187,9 @@ static ds_result ds__nccl_shrink_comm(ds__nccl_link *link, int *excluded, int co
     int flags = atomic_load(&link->stopped) ? DS__NCCL_SHRINK_ABORT : 0;
     if (!link->own.comm)
         return ds__nccl_old("revoke the communicator of a group that has failed", "2.28.7");
-    if (link->revoked) /* the revoke must be complete */
+    if (link->revoked) /* the revoke must be complete; the communicator keeps its error */
         r = ds__nccl_wait(link->own.comm, DS__NCCL_IN_PROGRESS, "CommRevoke", deadline, NULL);
-    if (r < 0)
+    if (r == DS_ERR_TIMEOUT)
         return r;
     if (!count) { /* NCCL does not shrink without a rank to exclude */
         ds__nccl_result code =

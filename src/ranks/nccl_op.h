@@ -535,6 +535,7 @@ static const ds__ranks_engine ds__nccl_engine = {
     .configures = ds__nccl_configures,
     .key = ds__nccl_key,
     .join = ds__nccl_join,
+    .leave = ds__nccl_leave,
     .enqueue = ds__nccl_enqueue,
     .start = ds__nccl_start,
     .test = ds__nccl_test,

@@ -125,6 +125,11 @@ static int ds__group_test_op(ds__group *g, uint64_t now) {
     ds_result r = ds__rop_test(g, op);
     if (r == DS_NOT_READY)
         return 0;
+    if (g->engine->enqueue) {
+        ds__group_hear(g); /* the operation may have ended because of an error */
+        if (atomic_load(&g->failed))
+            return 0;
+    }
     if (r == DS_OK && op->state == DS__ROP_COMPARING) {
         r = ds__compare_end(g, op);
         if (r == DS_OK)
@@ -339,6 +344,15 @@ static int ds__ranks_step(void) {
     }
     atomic_store(&ds__ranks.stepping, 0);
     return 1;
+}
+
+/* Drives all groups once (base/drive.h); waits if another thread does so, which may be noting a
+   failure. */
+static void ds__ranks_look(void) {
+    ds__tls.mute++;
+    while (atomic_load(&ds__drive.open) && !ds__ranks_step())
+        ds__os_yield();
+    ds__tls.mute--;
 }
 
 /* Drives all groups, and sets *since to the time if that made progress: an engine that moves data

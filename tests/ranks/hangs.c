@@ -1,5 +1,6 @@
 /* Mistakes and failures of process groups: hangs ENGINE SITUATION
-   ENGINE: mpi (a rank of mpiexec), or local (HANGS_RANKS threads).
+   ENGINE: mpi (a rank of mpiexec), local (HANGS_RANKS threads), or nccl (the same on the stand-in
+   for cudart, or with RANK and WORLD_SIZE one rank).
    Each rank writes what its calls returned to HANGS_OUT/rank.R, a line for each:
        STEP LINE RESULT TIME DURATION SENTENCE
    LINE is that of the call in this file. TIME, of CLOCK_MONOTONIC, and DURATION are in
@@ -44,6 +45,7 @@ typedef struct call {
 } call;
 
 static const char *engine;
+static int in_threads;      /* 1: the ranks are threads of this process */
 static int local_ranks = 3; /* threads */
 static uint64_t limit_ns = 1000000000u;
 static unsigned flags;
@@ -130,10 +132,16 @@ static ds_result join(rank *me, const char *id, uint64_t timeout_ns, ds_ranks *o
                            .device_count = 1,
                            .flags = flags,
                            .timeout_ns = timeout_ns };
-    if (strcmp(engine, "local") == 0) {
+    char path[512];
+    const char *folder = getenv("HANGS_OUT");
+    if (strcmp(engine, "mpi") != 0) {
         desc.rank = me->rank;
         desc.size = me->size;
         desc.id = id;
+    }
+    if (strcmp(engine, "nccl") == 0) {
+        snprintf(path, sizeof path, "file:%s/id.%s", folder ? folder : ".", id);
+        desc.id = path;
     }
     return ds_ranks_init(&desc, out);
 }
@@ -183,7 +191,7 @@ static void *killer(void *ms) {
 
 /* The rank is gone before the call: its process, or with threads only its calls. */
 static void dead(rank *me) {
-    if (me->rank == WRONG && strcmp(engine, "mpi") == 0)
+    if (me->rank == WRONG && !in_threads)
         (void)raise(SIGKILL);
     if (me->rank == WRONG)
         return;
@@ -196,10 +204,11 @@ static void dead(rank *me) {
 static void dead_large(rank *me) {
     static unsigned delay = 40;
     pthread_t thread;
+    int nccl = strcmp(engine, "nccl") == 0; /* the stand-in interprets kernels */
     if (me->rank == WRONG)
         (void)pthread_create(&thread, NULL, killer, &delay);
     for (int i = 0; i < 40; i++)
-        CALL(.verb = 'r', .count = MANY, .flags = i % 2 ? DS_COMM_ANY_ORDER : 0);
+        CALL(.verb = 'r', .count = MANY, .flags = i % 2 || nccl ? DS_COMM_ANY_ORDER : 0);
     SYNC();
     leave(me, 1);
 }
@@ -453,7 +462,7 @@ static void shrink(rank *me) {
     int gone = WRONG;
     ds_ranks rest = { 0 };
     ds_ranks_info info;
-    if (me->rank == WRONG && strcmp(engine, "mpi") == 0)
+    if (me->rank == WRONG && !in_threads)
         (void)raise(SIGKILL);
     if (me->rank == WRONG)
         return;
@@ -461,11 +470,13 @@ static void shrink(rank *me) {
     SYNC();
     SAY("shrink", ds_ranks_shrink(me->world, &gone, 1, &rest));
     create_stream(me);
-    me->memory[0] = (float)(me->rank + 1);
+    float value = (float)(me->rank + 1);
+    SAY("write", ds_copy(me->memory, &value, sizeof value, me->stream));
     CALL(.verb = 'r', .group = rest);
+    SAY("read", ds_copy(&value, me->memory, sizeof value, me->stream));
     SAY("end", ds_stream_synchronize(me->stream));
     SAY("info", ds_ranks_get_info(rest, &info));
-    int sum = (int)me->memory[0];
+    int sum = (int)value;
     SAY("sum", info.size == me->size - 1 && sum == 4 * (me->size - 2) ? DS_OK : DS_ERR_FAILED);
     SAY("end", ds_ranks_finalize(rest));
     leave(me, 0);
@@ -526,15 +537,19 @@ static void *rank_main(void *user) {
     (void)pthread_mutex_init(&me->lock, NULL);
     snprintf(path, sizeof path, "%s/rank.%d", folder ? folder : ".", me->rank);
     me->out = fopen(path, "w");
-    me->memory = calloc(FEW * PLACES + MANY, sizeof *me->memory);
-    if (!me->out || !me->memory)
+    if (!me->out)
         abort();
+    create_stream(me);
+    size_t size = (FEW * PLACES + MANY) * sizeof *me->memory;
+    void *memory = NULL;
+    SAY("alloc", ds_mem_alloc(size, me->stream, &memory));
+    SAY("fill", ds_fill(memory, 0, 1, size, me->stream));
+    me->memory = memory;
     ds_result r = join(me, "hangs", limit_ns, &me->world);
     if (r < 0) {
         (void)say(me, "join", __LINE__, now_us(), r);
         return NULL;
     }
-    create_stream(me);
     CALL(.verb = 'r');
     SAY("begin", ds_stream_synchronize(me->stream));
     situation(me);
@@ -544,15 +559,17 @@ static void *rank_main(void *user) {
 /* Reads the environment, and starts the ranks of this process. Returns one of them. */
 static rank *start_ranks(rank *ranks) {
     pthread_t threads[MAX_RANKS];
-    const char *number = getenv("PMI_RANK");
-    const char *size = getenv("PMI_SIZE");
-    int local = strcmp(engine, "local") == 0;
+    int nccl = strcmp(engine, "nccl") == 0;
+    const char *number = getenv(nccl ? "RANK" : "PMI_RANK");
+    const char *size = getenv(nccl ? "WORLD_SIZE" : "PMI_SIZE");
+    in_threads = strcmp(engine, "local") == 0 || (nccl && !size);
     for (int i = 0; i < MAX_RANKS; i++) {
         ranks[i].rank = i;
         ranks[i].size = local_ranks;
-        ranks[i].device = (ds_device){ DS_DEVICE_CPU, local ? i : 0 };
+        ranks[i].device =
+            (ds_device){ nccl ? DS_DEVICE_CUDA : DS_DEVICE_CPU, nccl || in_threads ? i : 0 };
     }
-    if (!local) {
+    if (!in_threads) {
         rank *me = &ranks[number ? atoi(number) : 0];
         me->size = size ? atoi(size) : 1;
         (void)rank_main(me);

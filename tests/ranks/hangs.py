@@ -3,6 +3,8 @@
 
     hangs.py [SITUATION...]
 
+ENGINES: engines whose situations are run, "mpi local" without it; "nccl" (a process for each rank)
+and "nccl-threads" need HANGS_STANDIN, the folder with the stand-ins for cudart and NCCL.
 Each situation must end by itself. The calls of each rank must return the cause, and
 tools/devstream-ranks must name the rank and the mistake. Prints "ok" or "FAIL" with the sentence
 that was found, and "hangs: N passed, M failed". Compiles the program into build/ranks with CC and
@@ -23,7 +25,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-PROGRAM = os.path.join(ROOT, "build/ranks/hangs")
+STANDIN = os.environ.get("HANGS_STANDIN", "")  # the folder with the stand-ins for cudart and NCCL
+PROGRAM = os.path.join(ROOT, "build/ranks/hangs" + ("-nccl" if STANDIN else ""))
 TOOL = os.path.join(ROOT, "tools/devstream-ranks")
 WARNINGS = ("-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow "
             "-Wstrict-prototypes -Werror").split()
@@ -123,7 +126,7 @@ def ends(out, ranks, *, result=OK):
     """The end of the group and of devstream must not wait."""
     for rank in ranks:
         returns(out, [rank], "finalize", OK, index=len(out.steps(rank, "finalize")) - 1, within=1)
-        if out.engine == "mpi" or rank == 0:
+        if out.engine in ("mpi", "nccl") or rank == 0:
             returns(out, [rank], "shutdown", result, within=3,
                     index=len(out.steps(rank, "shutdown")) - 1)
             returns(out, [rank], "over", OK)
@@ -135,13 +138,18 @@ Situation = collections.namedtuple("Situation", "name engine size compare check 
 situations = []
 
 
-def situation(name, engines="mpi local", size=3, compare=False, alone=False, **environment):
+def situation(name, engines="mpi local nccl nccl-threads", size=3, compare=False, alone=False, **environment):
     """alone: measures, so no other situation runs at the same time."""
     def add(check):
         for engine in engines.split():
             situations.append(Situation(name, engine, size, compare, check, alone, environment))
         return check
     return add
+
+
+def on_nccl(out):
+    """NCCL carries no messages between ranks: the others meet their own time limit."""
+    return out.engine.startswith("nccl")
 
 
 def calls_of(out, rank):
@@ -163,25 +171,31 @@ def late(out):
     site = calls_of(out, 0)[0]
     text = returns(out, out.others(), "sync", TIMEOUT, "ds_comm_all_reduce at \\S*" + site,
                    "not complete within 3000 ms", within=3.3, after=2.95)
-    returns(out, [WRONG], "sync", TIMEOUT, "rank [02]: ds_comm_all_reduce at", within=0.1)
-    known_later(out, range(3), TIMEOUT, site)
+    if on_nccl(out):
+        returns(out, [WRONG], "sync", TIMEOUT, "on rank 1 of 3: not complete", within=3.3)
+        known_later(out, out.others(), TIMEOUT, site)
+    else:
+        returns(out, [WRONG], "sync", TIMEOUT, "rank [02]: ds_comm_all_reduce at", within=0.1)
+        known_later(out, range(3), TIMEOUT, site)
     ends(out, range(3))
     names(out, "late", [WRONG], "operation 2, all_reduce of 4 float32, sum", site)
     return text
 
 
-@situation("dead", "mpi", size=4)
+@situation("dead", "mpi nccl", size=4)
 def dead(out):
     site = calls_of(out, 0)[0]
-    text = returns(out, out.others(), "sync", (TIMEOUT, FAILED), "ds_comm_all_reduce at \\S*" +
+    gone_codes = (TIMEOUT, FAILED, ABORTED)
+    words = "NCCL reports an error|" if on_nccl(out) else ""
+    text = returns(out, out.others(), "sync", gone_codes, words + "ds_comm_all_reduce at \\S*" +
                    site, within=1.5)
-    known_later(out, out.others(), (TIMEOUT, FAILED), site)
+    known_later(out, out.others(), gone_codes, words + site)
     ends(out, out.others())
     names(out, "killed", [WRONG], "did not arrive at operation 2", site, "process of rank 1 has")
     return text
 
 
-@situation("dead", "local")
+@situation("dead", "local nccl-threads")
 def gone(out):
     site = calls_of(out, 0)[0]
     text = returns(out, out.others(), "sync", TIMEOUT, site, within=1.3)
@@ -191,13 +205,17 @@ def gone(out):
     return text
 
 
-@situation("dead_large", "mpi")
+@situation("dead_large", "mpi nccl")
 def dead_large(out):
     site = calls_of(out, 0)[0]
-    text = returns(out, out.others(), "sync", (TIMEOUT, FAILED), site, within=3)
-    known_later(out, out.others(), (TIMEOUT, FAILED), site)
+    gone_codes = (TIMEOUT, FAILED, ABORTED)
+    site = "NCCL reports an error|" + site if on_nccl(out) else site
+    text = returns(out, out.others(), "sync", gone_codes, site, within=3)
+    known_later(out, out.others(), gone_codes, site)
     ends(out, out.others())
-    names(out, "killed", [WRONG])
+    # NCCL's other ranks find the failure one after the other, so they stop at different calls
+    names(out, "killed", None if on_nccl(out) else [WRONG])
+    require(WRONG in out.findings("killed")[0]["ranks"], "%s", out.findings("killed"))
     return text
 
 
@@ -205,13 +223,15 @@ def mistake(out, kind, *words):
     """A mistake whose operations may be complete, wait or fail: the engine does not compare."""
     text = names(out, kind, [WRONG], calls_of(out, WRONG)[0], calls_of(out, 0)[0], *words)
     for rank in range(3):
-        returns(out, [rank], "sync", (OK, TIMEOUT, FAILED, MISMATCH), within=1.5)
+        returns(out, [rank], "sync", (OK, TIMEOUT, FAILED, MISMATCH, ABORTED), within=1.5)
     ends(out, range(3))
     return text
 
 
 def compared(out, kind, mine, others):
     """The same with DS_RANKS_COMPARE: at once, on all ranks, with both calls."""
+    if on_nccl(out) and kind == "order":
+        kind = "operation"  # the call waits for the comparison, so the next one is not made
     calls = "rank 0 calls %s.* at \\S*%s, but rank 1 calls %s.* at \\S*%s" % (
         others, calls_of(out, 0)[0], mine, calls_of(out, WRONG)[0])
     text = returns(out, range(3), "sync", MISMATCH, calls, within=0.6)
@@ -296,7 +316,10 @@ def skipped(out):
 def skipped_compared(out):
     text = returns(out, range(3), "sync", MISMATCH, "rank 0 calls broadcast .*" +
                    calls_of(out, 0)[0], "rank 1 calls all_reduce of 2", within=0.6)
-    names(out, "forgotten", [WRONG], "It seems that rank 1 left out a call")
+    if on_nccl(out):
+        names(out, "operation", [WRONG])
+    else:
+        names(out, "forgotten", [WRONG], "It seems that rank 1 left out a call")
     ends(out, range(3))
     return text
 
@@ -313,10 +336,16 @@ def abort_delay(out, ranks, step="sync"):
 @situation("abort", alone=True, compare=True)
 def abort(out):
     words = ("the loss is NaN", "rank 1 has aborted group \"world\" at \\S*hangs.c:")
-    text = returns(out, out.others(), "sync", ABORTED, *words)
-    delay = abort_delay(out, out.others())
     returns(out, [WRONG], "abort", OK, within=0.1)
     returns(out, [WRONG], "again", OK, within=0.1)
+    if on_nccl(out):
+        text = returns(out, out.others(), "sync", TIMEOUT, "within (1000 ms|the time limit)")
+        known_later(out, out.others(), TIMEOUT)
+        known_later(out, [WRONG], ABORTED, *words)
+        ends(out, range(3))
+        return text
+    text = returns(out, out.others(), "sync", ABORTED, *words)
+    delay = abort_delay(out, out.others())
     known_later(out, range(3), ABORTED, *words)
     ends(out, range(3))
     names(out, "abort", None, *words)
@@ -326,10 +355,16 @@ def abort(out):
 @situation("abort_thread", alone=True)
 def abort_thread(out):
     words = ("the disk is full", "rank 1 has aborted group \"world\" at \\S*hangs.c:")
-    text = returns(out, [1, 2], "sync", ABORTED, *words)
-    delay = abort_delay(out, [1, 2])
-    returns(out, [0], "status", ABORTED, *words)
-    known_later(out, range(3), ABORTED, *words)
+    text = returns(out, [1], "sync", ABORTED, *words)
+    delay = abort_delay(out, [1])
+    known_later(out, [1], ABORTED, *words)
+    if on_nccl(out):
+        returns(out, [2], "sync", TIMEOUT, "not complete within 1000 ms")
+    else:
+        returns(out, [2], "sync", ABORTED, *words)
+        abort_delay(out, [2])
+        returns(out, [0], "status", ABORTED, *words)
+        known_later(out, range(3), ABORTED, *words)
     ends(out, range(3))
     names(out, "abort", None, *words)
     return "%.1f ms: %s" % (delay, text)
@@ -368,7 +403,7 @@ def fork(out):
     return text
 
 
-@situation("failed_stream")
+@situation("failed_stream", "mpi local")  # a stream of a GPU goes on after a closure that fails
 def failed_stream(out):
     words = ("its stream failed before the operation|a closure, launched", "on rank 1 of 3")
     text = returns(out, out.others(), "sync", FAILED, *words, within=0.5)
@@ -382,6 +417,11 @@ def failed_stream(out):
 @situation("failed_group")
 def failed_group(out):
     words = ("the first group", "rank 1 has aborted group \"world, split 1, color 0\"")
+    if on_nccl(out):  # the other group and its operations go on
+        text = returns(out, [WRONG], "sync", ABORTED, *words, within=0.5)
+        returns(out, out.others(), "sync", OK)
+        ends(out, range(3))
+        return text
     text = returns(out, range(3), "sync", (ABORTED, FAILED), *words, within=0.5)
     known_later(out, range(3), (ABORTED, FAILED), *words)
     ends(out, range(3))
@@ -394,7 +434,8 @@ def own_limit(out):
     text = returns(out, out.others(), "sync", TIMEOUT, "not complete within 300 ms", within=0.6,
                    after=0.28)
     known_later(out, out.others(), TIMEOUT, "not complete within 300 ms")
-    returns(out, [WRONG], "status", TIMEOUT, "not complete within 300 ms")
+    if not on_nccl(out):
+        returns(out, [WRONG], "status", TIMEOUT, "not complete within 300 ms")
     ends(out, range(3))
     return text
 
@@ -405,8 +446,18 @@ def busy_stream(out):
                    within=0.7)
     known_later(out, range(3), TIMEOUT, "within 400 ms")
     ends(out, range(3))
-    names(out, "stream", [WRONG], "streams of rank 1 had not reached operation 2",
-          calls_of(out, WRONG)[0])
+    if not on_nccl(out):
+        names(out, "stream", [WRONG], "streams of rank 1 had not reached operation 2",
+              calls_of(out, WRONG)[0])
+    return text
+
+
+@situation("late_init", "nccl nccl-threads")
+def late_init_nccl(out):
+    # rank 0 waits for the others inside of NCCL, rank 2 too
+    text = returns(out, out.others(), "init", TIMEOUT, "within the time limit", within=0.6)
+    returns(out, [WRONG], "init", TIMEOUT, "within the time limit", within=0.3)
+    ends(out, range(3))
     return text
 
 
@@ -431,7 +482,7 @@ def late_split(out):
 
 @situation("shrink", size=4)
 def shrink(out):
-    returns(out, out.others(), "sync", (TIMEOUT, FAILED), within=1.5)
+    returns(out, out.others(), "sync", (TIMEOUT, FAILED, ABORTED), within=1.5)
     returns(out, out.others(), "shrink", OK, within=1)
     returns(out, out.others(), "end", OK, within=1)
     returns(out, out.others(), "end", OK, index=1, within=1)
@@ -463,6 +514,19 @@ def run_live_tool(folder, size, result):
     result.append(done.stdout)
 
 
+class Ranks:
+    """The processes of a situation, one for each rank."""
+
+    def __init__(self, processes):
+        self.processes = processes
+        self.pids = [process.pid for process in processes]
+
+    def wait(self, timeout=None):
+        end = time.monotonic() + timeout if timeout else None
+        for process in self.processes:
+            process.wait(timeout=max(0.01, end - time.monotonic()) if end else None)
+
+
 def start(s, folder, mpich):
     environment = dict(os.environ, HANGS_OUT=folder, HANGS_RANKS=str(s.size),
                        DEVSTREAM_CPU_DEVICES="4", HANGS_COMPARE="1" if s.compare else "0",
@@ -473,10 +537,19 @@ def start(s, folder, mpich):
         # The shell stays, so that mpiexec sees an exit status instead of a signal.
         command = [os.path.join(mpich, "bin/mpiexec"), "-disable-auto-cleanup", "-n", str(s.size),
                    "sh", "-c", 'trap "" USR1; "$0" "$@"; exit 0'] + command
+    own = [{}]
+    if s.engine.startswith("nccl"):
+        command[1] = "nccl"
+        if s.name == "fine":  # the stand-in is slow
+            environment["HANGS_LIMIT"] = "10000"
+        environment.update(LD_LIBRARY_PATH=STANDIN, STANDIN_DEVICES="8",
+                           STANDIN_NCCL_MISMATCH="error")
+        if s.engine == "nccl":
+            own = [{"RANK": str(i), "WORLD_SIZE": str(s.size)} for i in range(s.size)]
     environment.update(s.environment)
     log = open(os.path.join(folder, "log"), "w")
-    return subprocess.Popen(command, env=environment, stdout=log, stderr=log,
-                            start_new_session=True)
+    return Ranks([subprocess.Popen(command, env=dict(environment, **more), stdout=log, stderr=log,
+                                   start_new_session=True) for more in own])
 
 
 def check_live(texts):
@@ -496,7 +569,11 @@ def run_situation(s, mpich):
         try:
             process.wait(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
+            for pid in process.pids:
+                try:
+                    os.killpg(pid, 9)
+                except ProcessLookupError:
+                    pass
             process.wait()
             last = [(line[-1].step, line[-1].line) if line else None
                     for line in Outcome(folder, s.engine, s.size).ranks]
@@ -518,8 +595,8 @@ def verdict(s, mpich):
     began = time.monotonic()
     try:
         text, good = run_situation(s, mpich), True
-    except Wrong as wrong:
-        text, good = str(wrong), False
+    except (Wrong, IndexError) as wrong:
+        text, good = "%s: %s" % (type(wrong).__name__, wrong), False
     except subprocess.TimeoutExpired as late_tool:
         text, good = str(late_tool), False
     print("%-5s %s (%.1f s): %s" % ("ok" if good else "FAIL", title(s), time.monotonic() - began,
@@ -532,7 +609,7 @@ def build():
     os.makedirs(os.path.dirname(PROGRAM), exist_ok=True)
     command = shlex.split(os.environ.get("CC", "cc")) + ["-std=gnu11", "-O1", "-g"] + \
         shlex.split(os.environ.get("CFLAGS", "")) + WARNINGS + \
-        ["-Isrc", "-o", PROGRAM, "tests/ranks/hangs.c", "-pthread", "-lm", "-ldl"]
+        (["-DDEVSTREAM_CUDA_DLOPEN"] if STANDIN else []) + ["-Isrc", "-o", PROGRAM, "tests/ranks/hangs.c", "-pthread", "-lm", "-ldl"]
     return subprocess.run(command, timeout=600).returncode == 0
 
 
@@ -552,7 +629,9 @@ def main():
         print("hangs: tests/ranks/install.sh failed: %s" % said)
         return 1
     mpich = said if installed.returncode == 0 else None
-    chosen = [s for s in situations if not sys.argv[1:] or s.name in sys.argv[1:]]
+    engines = os.environ.get("ENGINES", "mpi local").split()
+    chosen = [s for s in situations if s.engine in engines and
+              (not sys.argv[1:] or s.name in sys.argv[1:])]
     skipped_runs = [s for s in chosen if s.engine == "mpi" and not mpich]
     chosen = [s for s in chosen if s not in skipped_runs]
     if skipped_runs:

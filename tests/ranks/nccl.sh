@@ -15,6 +15,7 @@ if [ $? -ne 0 ]; then
     headers=
 fi
 for header in $headers; do
+    said=
     if "${CC:-cc}" -std=gnu11 -w -fsyntax-only -Isrc -I"$(dirname "$header")" -I"$CUDA/include" tests/ranks/nccl_abi_check.c &&
         said=$(CUDA_HOME=$CUDA tests/support/nccl/abi/abi.sh "$header"); then
         passed=$((passed + 1)) && echo "ok    $header"

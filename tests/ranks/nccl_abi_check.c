@@ -60,6 +60,43 @@ const ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
 #define ds__nccl_comm ncclComm_t
 #define ds__nccl_id ncclUniqueId
 #define ds__nccl_config ncclConfig_t
+#if NCCL_VERSION_CODE < 21900
+ncclResult_t ncclCommRegister(ncclComm_t, void *, size_t, void **);
+ncclResult_t ncclCommDeregister(ncclComm_t, void *);
+#endif
+#if NCCL_VERSION_CODE < 22900
+ncclResult_t ncclCommGetUniqueId(ncclComm_t, ncclUniqueId *);
+ncclResult_t ncclCommGrow(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
+#endif
+#if NCCL_VERSION_CODE < 23100
+typedef ds__nccl_how ncclCollConfig_t;
+ncclResult_t ncclAllReduceConfig(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+                                 ncclComm_t, cudaStream_t, const ncclCollConfig_t *);
+ncclResult_t ncclReduceConfig(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int,
+                              ncclComm_t, cudaStream_t, const ncclCollConfig_t *);
+ncclResult_t ncclBroadcastConfig(const void *, void *, size_t, ncclDataType_t, int, ncclComm_t,
+                                 cudaStream_t, const ncclCollConfig_t *);
+ncclResult_t ncclAllGatherConfig(const void *, void *, size_t, ncclDataType_t, ncclComm_t,
+                                 cudaStream_t, const ncclCollConfig_t *);
+ncclResult_t ncclReduceScatterConfig(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+                                     ncclComm_t, cudaStream_t, const ncclCollConfig_t *);
+#else
+#define SAME_HOW(a, b)                                              \
+    SAME(offsetof(ds__nccl_how, a), offsetof(ncclCollConfig_t, b)); \
+    SAME(sizeof(((ds__nccl_how *)0)->a), sizeof(((ncclCollConfig_t *)0)->b))
+SAME_HOW(size, size);
+SAME_HOW(magic, magic);
+SAME_HOW(version, version);
+SAME_HOW(ext, ext);
+SAME_HOW(min_ctas, minCTAs);
+SAME_HOW(max_ctas, maxCTAs);
+SAME_HOW(nvls_ctas, nvlsCTAs);
+SAME_HOW(cga_cluster_size, cgaClusterSize);
+SAME_HOW(algorithm, algSelection);
+SAME_HOW(force_algorithm, forceAlgSelection);
+SAME_HOW(cta_policy, CTAPolicy);
+SAME_HOW(tag, userProfilerTag);
+#endif
 #if NCCL_VERSION_CODE < 22700
 ncclResult_t ncclCommShrink(ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int);
 #else
@@ -68,6 +105,7 @@ SAME(DS__NCCL_SHRINK_ABORT, NCCL_SHRINK_ABORT);
 #if NCCL_VERSION_CODE < 22807
 ncclResult_t ncclCommRevoke(ncclComm_t, int);
 #endif
+#define ds__nccl_how ncclCollConfig_t
 #define PROTOTYPE(function, parameters) \
     SAME_TYPE(__typeof__(ncclResult_t(*) parameters), __typeof__(&nccl##function));
 #define TEXT_PROTOTYPE(function, parameters) \

@@ -11,7 +11,7 @@ import sys
 import urllib.request
 import zipfile
 
-VERSIONS = ('2.18.3', '2.19.3', '2.21.5', '2.24.3', '2.27.7', '2.29.7', '2.32.3')
+VERSIONS = ('2.18.3', '2.19.3', '2.21.5', '2.24.3', '2.27.7', '2.29.7', '2.31.2', '2.32.3')
 PACKAGE = 'nvidia-nccl-cu12'
 
 

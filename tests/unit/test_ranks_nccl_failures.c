@@ -4,6 +4,7 @@
 #include "devstream_ranks.h"
 #include "../ranks/nccl_threads.h"
 
+#include <sched.h>
 #include <sys/wait.h>
 
 /* ---- groups ---------------------------------------------------------------------------------- */
@@ -102,6 +103,31 @@ static void asynchronous(rank *me) {
 static void test_asynchronous_error_fails_the_group(void **state) {
     (void)state;
     run(asynchronous, 5000 * MS, 0);
+}
+
+/* An error ends the operation in its stream, which then tells of the failure. */
+static void ended(rank *me) {
+    ds__group *g = ds__group_pin(me->world);
+    ds__nccl_link *link = g->comm;
+    ds_result r;
+    if (me->rank != 1) {
+        OK(reduce(me));
+        standin_nccl_async_error((struct ncclComm *)link->own.comm, 6);
+        if (me->rank == 0) {
+            EXPECT(ds_stream_synchronize(me->stream[0]), DS_ERR_ABORTED, "NCCL reports an error");
+        } else {
+            while ((r = ds_stream_query(me->stream[0])) == DS_NOT_READY)
+                sched_yield();
+            EXPECT(r, DS_ERR_ABORTED, "NCCL reports an error");
+        }
+    }
+    ds__group_unpin(g);
+}
+
+static void test_operation_that_an_error_ends_has_failed(void **state) {
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        run(ended, 5000 * MS, 0);
 }
 
 static void different_counts(rank *me) {
@@ -334,7 +360,7 @@ static void *join_or_fail(void *user) {
 static void test_each_call_may_fail(void **state) {
     (void)state;
     flags = 0;
-    limit_ns = 60 * MS;
+    limit_ns = 30 * MS;
     for (own = 1; own <= OWN; own++) {
         unsigned long nth = 0;
         do {
@@ -354,7 +380,7 @@ static void test_each_call_may_have_an_asynchronous_error(void **state) {
     (void)state;
     static const int codes[] = { 1, 3, 6 };
     flags = 0;
-    limit_ns = 60 * MS;
+    limit_ns = 30 * MS;
     for (own = 1; own <= OWN; own++) {
         unsigned long nth = 1;
         do {
@@ -440,6 +466,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_abort_ends_the_rank),
         cmocka_unit_test(test_abort_ends_a_wait_of_the_host),
         cmocka_unit_test(test_asynchronous_error_fails_the_group),
+        cmocka_unit_test(test_operation_that_an_error_ends_has_failed),
         cmocka_unit_test(test_comparison_names_both_calls),
         cmocka_unit_test(test_comparison_accepts_equal_calls),
         cmocka_unit_test(test_shrink_after_a_rank_is_gone),

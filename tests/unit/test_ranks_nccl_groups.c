@@ -112,6 +112,38 @@ static void test_repeated_device(void **state) {
     run_with(2, repeated);
 }
 
+static void reduce_shared(rank *me) {
+    OK(all_reduce(me, smaller[me->rank], COUNT));
+}
+
+static void sharing(rank *me) {
+    ds_device list[2] = { me->device[0], { DS_DEVICE_CUDA, 7 } };
+    ds_ranks_desc desc = { .engine = "nccl",
+                           .rank = me->rank,
+                           .size = RANKS,
+                           .id = grow_id,
+                           .devices = list,
+                           .device_count = 2,
+                           .timeout_ns = limit_ns };
+    if (me->rank == 0)
+        OK(ds_ranks_id_create("nccl", grow_id, sizeof grow_id));
+    pthread_barrier_wait(&all);
+    OK(ds_ranks_init(&desc, &smaller[me->rank]));
+    rank other = *me;
+    other.device[1] = list[1];
+    rank_begin(&other);
+    CHECK(calls_of("ncclAllReduce", &other, reduce_shared) == RANKS);
+    expect_all(&other, RANKS * OWN);
+    rank_end(&other);
+    OK(ds_ranks_finalize(smaller[me->rank]));
+}
+
+/* NCCL refuses a device that two ranks have: all ranks go on with their first devices. */
+static void test_device_of_two_ranks(void **state) {
+    (void)state;
+    run_with(2, sharing);
+}
+
 static void late(rank *me) {
     if (me->rank == 1)
         return;
@@ -624,6 +656,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_device_is_a_rank_of_nccl),
         cmocka_unit_test(test_repeated_device),
+        cmocka_unit_test(test_device_of_two_ranks),
         cmocka_unit_test(test_time_limit_on_several_devices),
         cmocka_unit_test(test_capture_of_several_devices),
         cmocka_unit_test(test_maximum_of_floats_is_not_nccls),
