@@ -24059,14 +24059,22 @@ static void ds__cuda_values_fill(const ds__op *op, ds__cuda_value *out) {
     }
 }
 
-static ds_result ds__cuda_values(const ds__cuda_stream *s, const ds__op *op) {
+/* Enqueues operations on words in a scope of the stream. */
+static ds_result ds__cuda_values_in(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                    const ds__op *op) {
     ds__cuda_value list[DS_VALUE_BATCH_MAX];
+    ds_result r;
+    ds__cuda_values_fill(op, list);
+    DS__DR(*scope, r, cuStreamBatchMemOp, (s->handle, (unsigned)op->u.values.count, list, 0));
+    return r;
+}
+
+static ds_result ds__cuda_values(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    ds__cuda_values_fill(op, list);
-    DS__DR(scope, r, cuStreamBatchMemOp, (s->handle, (unsigned)op->u.values.count, list, 0));
+    r = ds__cuda_values_in(&scope, s, op);
     ds__cuda_scope_end(&scope);
     return r;
 }
@@ -26586,8 +26594,10 @@ static void ds__cuda_remote_end(void *user) {
 }
 
 /* Enqueues a wait for the number of a timeline or, with `passes`, the passing of it, behind that of
-   the number before: the streams of a timeline have no other order. */
-static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op, int passes) {
+   the number before: the streams of a timeline have no other order. scope: that of the stream, or
+   NULL. */
+static ds_result ds__cuda_timeline_submit(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          const ds__op *op, int passes) {
     void *timeline = op->u.remote.timeline;
     uint64_t number = op->u.remote.upto;
     ds_value_op list[2] = {
@@ -26600,7 +26610,7 @@ static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op
     ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
     values.u.values.list = list;
     values.u.values.count = passes ? 2 : 1;
-    return ds__cuda_values(s, &values);
+    return scope ? ds__cuda_values_in(scope, s, &values) : ds__cuda_values(s, &values);
 }
 
 /* Lets another library enqueue work on the stream. */
@@ -26610,8 +26620,10 @@ static ds_result ds__cuda_submit_library(const ds__cuda_stream *s, const ds__op 
     if (r < 0)
         return r;
     r = op->u.remote.begin->enqueue_fn(op->u.remote.begin, s->handle);
+    if (r == DS_OK && op->u.remote.timeline)
+        r = ds__cuda_timeline_submit(&scope, s, op, 1);
     ds__cuda_scope_end(&scope);
-    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, 1);
+    return r;
 }
 
 /* Enqueues work of another library, and the wait for it. */
@@ -26632,7 +26644,7 @@ static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *
     }
     if (r < 0 || !op->u.remote.timeline)
         return r;
-    return ds__cuda_timeline_submit(s, op, 0);
+    return ds__cuda_timeline_submit(NULL, s, op, 0);
 }
 
 /* cuda/submit.h - dispatch of stream work.

@@ -3120,9 +3120,23 @@ static void ds__rcapture_end(void *user) {
     ds__host_free(c);
 }
 
+/* Returns 1 if graphs have calls of the engine. */
+static int ds__rcaptures_native(void) {
+    int found = 0;
+    ds__spinlock_lock(&ds__ranks.capture_lock);
+    for (const ds__rcapture *c = ds__ranks.captures; c && !found; c = c->next)
+        found = !c->word;
+    ds__spinlock_unlock(&ds__ranks.capture_lock);
+    return found;
+}
+
 /* Takes the groups and words of the captured operations that graphs still have. In ds_shutdown,
-   which ends groups before graphs. */
+   which ends groups before graphs. CUDA tells of the end of a graph later, on a thread: the
+   communicators of graphs that were destroyed shortly before are not leaked. */
 static void ds__rcaptures_deinit(void) {
+    uint64_t until = ds__now_ns() + 100000000u;
+    while (ds__rcaptures_native() && ds__now_ns() < until)
+        ds__os_sleep(200000);
     ds__spinlock_lock(&ds__ranks.capture_lock);
     for (ds__rcapture *c; (c = ds__ranks.captures) != NULL;) {
         ds__ranks.captures = c->next;
@@ -8845,7 +8859,7 @@ static ds_result ds__nccl_enqueue_one(ds__nccl_link *link, const ds__net_op *op,
 /* Ends the work of a communicator whose operation could not be enqueued, and waits until no thread
    of NCCL enqueues any more, since the caller may destroy the stream. `lock` is held. */
 __attribute__((cold, noinline)) static void ds__nccl_give_up(ds__nccl_link *link) {
-    uint64_t deadline = ds__now_ns() + 1000000000u;
+    uint64_t deadline = ds__now_ns() + 300000000u;
     ds__kept_error error;
     ds__error_save(&error);
     atomic_store(&link->stopped, 1);

@@ -122,8 +122,10 @@ static void ds__cuda_remote_end(void *user) {
 }
 
 /* Enqueues a wait for the number of a timeline or, with `passes`, the passing of it, behind that of
-   the number before: the streams of a timeline have no other order. */
-static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op *op, int passes) {
+   the number before: the streams of a timeline have no other order. scope: that of the stream, or
+   NULL. */
+static ds_result ds__cuda_timeline_submit(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                          const ds__op *op, int passes) {
     void *timeline = op->u.remote.timeline;
     uint64_t number = op->u.remote.upto;
     ds_value_op list[2] = {
@@ -136,7 +138,7 @@ static ds_result ds__cuda_timeline_submit(const ds__cuda_stream *s, const ds__op
     ds__op values = { .kind = DS__OP_VALUES, .line = op->line, .file = op->file };
     values.u.values.list = list;
     values.u.values.count = passes ? 2 : 1;
-    return ds__cuda_values(s, &values);
+    return scope ? ds__cuda_values_in(scope, s, &values) : ds__cuda_values(s, &values);
 }
 
 /* Lets another library enqueue work on the stream. */
@@ -146,8 +148,10 @@ static ds_result ds__cuda_submit_library(const ds__cuda_stream *s, const ds__op 
     if (r < 0)
         return r;
     r = op->u.remote.begin->enqueue_fn(op->u.remote.begin, s->handle);
+    if (r == DS_OK && op->u.remote.timeline)
+        r = ds__cuda_timeline_submit(&scope, s, op, 1);
     ds__cuda_scope_end(&scope);
-    return r < 0 || !op->u.remote.timeline ? r : ds__cuda_timeline_submit(s, op, 1);
+    return r;
 }
 
 /* Enqueues work of another library, and the wait for it. */
@@ -168,7 +172,7 @@ static ds_result ds__cuda_submit_remote(const ds__cuda_stream *s, const ds__op *
     }
     if (r < 0 || !op->u.remote.timeline)
         return r;
-    return ds__cuda_timeline_submit(s, op, 0);
+    return ds__cuda_timeline_submit(NULL, s, op, 0);
 }
 
 #endif

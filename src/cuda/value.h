@@ -31,14 +31,22 @@ static void ds__cuda_values_fill(const ds__op *op, ds__cuda_value *out) {
     }
 }
 
-static ds_result ds__cuda_values(const ds__cuda_stream *s, const ds__op *op) {
+/* Enqueues operations on words in a scope of the stream. */
+static ds_result ds__cuda_values_in(const ds__cuda_scope *scope, const ds__cuda_stream *s,
+                                    const ds__op *op) {
     ds__cuda_value list[DS_VALUE_BATCH_MAX];
+    ds_result r;
+    ds__cuda_values_fill(op, list);
+    DS__DR(*scope, r, cuStreamBatchMemOp, (s->handle, (unsigned)op->u.values.count, list, 0));
+    return r;
+}
+
+static ds_result ds__cuda_values(const ds__cuda_stream *s, const ds__op *op) {
     ds__cuda_scope scope;
     ds_result r = ds__cuda_on(&scope, s);
     if (r < 0)
         return r;
-    ds__cuda_values_fill(op, list);
-    DS__DR(scope, r, cuStreamBatchMemOp, (s->handle, (unsigned)op->u.values.count, list, 0));
+    r = ds__cuda_values_in(&scope, s, op);
     ds__cuda_scope_end(&scope);
     return r;
 }

@@ -276,7 +276,7 @@ static ds_result ds__nccl_enqueue_one(ds__nccl_link *link, const ds__net_op *op,
 /* Ends the work of a communicator whose operation could not be enqueued, and waits until no thread
    of NCCL enqueues any more, since the caller may destroy the stream. `lock` is held. */
 __attribute__((cold, noinline)) static void ds__nccl_give_up(ds__nccl_link *link) {
-    uint64_t deadline = ds__now_ns() + 1000000000u;
+    uint64_t deadline = ds__now_ns() + 300000000u;
     ds__kept_error error;
     ds__error_save(&error);
     atomic_store(&link->stopped, 1);
