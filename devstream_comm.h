@@ -297,8 +297,8 @@ struct ds_plan;
 /** How NCCL runs an operation (ds_ranks_options.nccl). The members are those of ncclCollConfig_t;
     NULL and zero: NCCL decides. All ranks must pass the same. */
 typedef struct ds_ranks_nccl {
-    int min_ctas; /**< thread blocks */
-    int max_ctas;
+    int min_ctas;          /**< thread blocks, at least */
+    int max_ctas;          /**< thread blocks, at most */
     int nvls_ctas;         /**< those of NVLink SHARP */
     int cga_cluster_size;  /**< thread blocks of a cluster */
     const char *algorithm; /**< selection of algorithms, in NCCL's form (algSelection) */
