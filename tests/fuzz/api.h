@@ -231,6 +231,7 @@ typedef struct operands {
     ds_device devices[4];
     ds_comm_options options;
     ds_ranks_options more;
+    ds_ranks_nccl how;
     int64_t sizes[2][16]; /* of up to four devices in a group of up to four */
     size_t count;
     int captures; /* 1: a stream of the call may capture */

@@ -22,7 +22,9 @@ void get_ranks(operands *o) {
     o->more = (ds_ranks_options){ .sizes = odd() ? NULL : o->sizes[0],
                                   .out_sizes = odd() ? o->sizes[1] : NULL,
                                   .timeout_ns = odd() ? number(3) : LIMIT_NS };
-    o->more.reserved[pick(5)] = odd() ? number(8) : 0;
+    o->more.reserved[pick(4)] = odd() ? number(8) : 0;
+    o->how = (ds_ranks_nccl){ .min_ctas = any_int(), .max_ctas = any_int(), .is_hint = odd() };
+    o->more.nccl = odd() ? &o->how : NULL;
     o->options.ranks_options = &o->more;
 }
 

@@ -382,6 +382,7 @@ int get_operands(operands *o) {
     }
     o->options.flags = odd() ? any_flags() : byte() & 3u;
     o->options.topology = byte() < 96 ? topology_of_devices : NULL;
+    o->options.engine = byte() < 32 ? "nccl" : NULL;
     if (o->options.topology && odd())
         o->options.plan = plan_topology == o->options.topology ? plan : NULL;
     if (byte() < 48)
