@@ -84,11 +84,11 @@ static ds_result ds__stage_step(ds__stage *st, ds__net_kind kind, size_t tables,
     ds__rop *op = ds__stage_op(st, kind, st->members * bytes);
     if (!op)
         return DS_ERR_OUT_OF_MEMORY;
-    char *at = (char *)op->tables + ds__stage_lists(st);
+    void *at = ds__behind(op->tables, ds__stage_lists(st));
     st->moved = 0;
     for (size_t m = 0; m < st->members && r == DS_OK; m++) {
         ds__stage_select(st, &st->member[m]);
-        r = prepare_fn(st, op->members ? &op->members[m].op : &op->net, at + m * bytes);
+        r = prepare_fn(st, op->members ? &op->members[m].op : &op->net, ds__behind(at, m * bytes));
     }
     ds__stage_select(st, &st->whole);
     if (r == DS_OK)
