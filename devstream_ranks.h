@@ -1651,6 +1651,35 @@ static void ds__rfailure_forget(ds_device device) {
     ds__spinlock_unlock(&ds__ranks.failure_lock);
 }
 
+/* ---- sentences of the engine ----------------------------------------------------------------- */
+
+/* Calls whose errors are no errors of the program's call: their sentences name no call, and are
+   kept aside. */
+typedef struct ds__quiet {
+    const char *fn;
+    ds_site site;
+} ds__quiet;
+
+static ds__quiet ds__quiet_begin(void) {
+    ds__quiet outer = { ds__tls.fn, ds__tls.site };
+    ds__tls.fn = NULL;
+    ds__tls.site.file = NULL;
+    ds__tls.mute++;
+    return outer;
+}
+
+static void ds__quiet_end(const ds__quiet *outer) {
+    ds__tls.mute--;
+    ds__tls.fn = outer->fn;
+    ds__tls.site = outer->site;
+}
+
+/* Returns the last sentence of such calls. */
+static const char *ds__quiet_reason(void) {
+    const char *text = strstr(ds__tls.aside, ": ");
+    return text ? text + 2 : ds__tls.aside;
+}
+
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 /* Returns the name of a group for messages. */
@@ -1870,9 +1899,8 @@ static void ds__group_hear(ds__group *g) {
 /* Fails the group with the error text that the engine has stored for this thread, or with the
    failure of another rank, because of which the engine has failed here. */
 static void ds__group_fail_engine(ds__group *g, const ds__rop *op, ds_result code) {
-    const char *text = strstr(ds__tls.aside, ": ");
     ds__group_hear(g);
-    ds__group_fail_op(g, op, code, "%s", text ? text + 2 : ds__tls.aside);
+    ds__group_fail_op(g, op, code, "%s", ds__quiet_reason());
 }
 
 /* Starts the engine's next step of an operation: the comparison, or the operation itself. */
@@ -2059,12 +2087,8 @@ static void ds__group_watch(ds__group *g, uint64_t now) {
 /* Drives the group once. `lock` is held. */
 static void ds__group_step(ds__group *g) {
     uint64_t now = ds__now_ns();
-    const char *fn = ds__tls.fn;
-    ds_site site = ds__tls.site;
     ds__library_scope scope;
-    ds__tls.fn = NULL; /* sentences of the engine name no call */
-    ds__tls.site.file = NULL;
-    ds__tls.mute++;
+    ds__quiet outer = ds__quiet_begin();
     if (g->gpu)
         g->driver->library_begin(g->own[0].index, &scope);
     ds__group_list_ops(g);
@@ -2076,9 +2100,7 @@ static void ds__group_step(ds__group *g) {
         ds__group_clear_ops(g);
     if (g->gpu)
         g->driver->library_end(&scope);
-    ds__tls.mute--;
-    ds__tls.fn = fn;
-    ds__tls.site = site;
+    ds__quiet_end(&outer);
 }
 
 /* Drives the group, unless another thread does. The caller has a pin, or has raised `users`. */
@@ -2401,46 +2423,40 @@ static int ds__group_has_each(const ds__group *g, const ds__hello *all) {
     return g->engine->join && distinct && g->devices > (size_t)g->size;
 }
 
-/* Gives all ranks the bytes that rank 0 has at `in`. */
-static ds_result ds__group_tell(ds__group *g, const void *in, void *out, size_t bytes,
-                                uint64_t deadline) {
+/* Gathers `bytes` of each rank on all ranks. *out: them in the order of the ranks, in memory that
+   the caller frees with ds__host_free. */
+static ds_result ds__group_gather(ds__group *g, const void *mine, size_t bytes, uint64_t deadline,
+                                  void **out) {
     size_t n = (size_t)g->size;
-    size_t *parts = ds__host_alloc(2 * n * sizeof *parts);
-    if (!parts)
+    size_t all = ((n + 1) * bytes + 15) & ~(size_t)15;
+    char *at = ds__host_alloc(all + 2 * n * sizeof(size_t));
+    *out = NULL;
+    if (!at)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    size_t *parts = (size_t *)(void *)(at + all);
     for (size_t i = 0; i < n; i++) {
-        parts[i] = i ? 0 : bytes;
-        parts[n + i] = i ? bytes : 0;
+        parts[i] = bytes;
+        parts[n + i] = i * bytes;
     }
+    memcpy(at + n * bytes, mine, bytes);
     ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = in, .out = out, .parts = { parts, parts + n }
+        .kind = DS__NET_ALL_GATHER, .in = at + n * bytes, .out = at, .parts = { parts, parts + n }
     };
     ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
-    if (r == DS_OK || g->engine->cancels)
-        ds__host_free(parts);
+    if (r == DS_OK)
+        *out = at;
+    else if (g->engine->cancels) /* else the engine may still use the memory */
+        ds__host_free(at);
     return r;
 }
 
 /* Returns in *out_all whether `mine` is 1 on all ranks. */
 static ds_result ds__group_agree(ds__group *g, int mine, uint64_t deadline, int *out_all) {
-    size_t n = (size_t)g->size;
     char own = (char)mine;
-    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + 1));
-    if (!parts)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
-    char *all = (char *)(parts + 2 * n);
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = 1;
-        parts[n + i] = i;
-    }
-    ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = &own, .out = all, .parts = { parts, parts + n }
-    };
-    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
-    *out_all = 1;
-    for (size_t i = 0; i < n; i++)
-        *out_all &= all[i];
-    ds__host_free(parts);
+    void *all;
+    ds_result r = ds__group_gather(g, &own, 1, deadline, &all);
+    *out_all = r == DS_OK && !memchr(all, 0, (size_t)g->size);
+    ds__host_free(all);
     return r;
 }
 
@@ -2448,7 +2464,7 @@ static ds_result ds__group_agree(ds__group *g, int mine, uint64_t deadline, int 
    example since two ranks have one device, the members stay the ranks. */
 static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
     char mine[DS__RANKS_KEY] = { 0 };
-    char key[DS__RANKS_KEY];
+    void *keys;
     ds_result r = DS_OK;
     g->each = ds__host_alloc((g->devices + 1) * sizeof *g->each);
     if (!g->each)
@@ -2458,19 +2474,20 @@ static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
     if (g->rank == 0)
         r = g->engine->key(mine);
     if (r == DS_OK)
-        r = ds__group_tell(g, mine, key, sizeof key, deadline);
+        r = ds__group_gather(g, mine, sizeof mine, deadline, &keys);
     if (r < 0)
         return r;
     ds__net_devices devices = { g->own, g->owns, g->first[g->rank], g->devices };
     int all = 0;
-    ds__tls.mute++;
-    int joined = g->engine->join(g->comm, key, &devices, deadline) == DS_OK;
-    ds__tls.mute--;
+    ds__quiet outer = ds__quiet_begin();
+    int joined = g->engine->join(g->comm, keys, &devices, deadline) == DS_OK; /* that of rank 0 */
+    ds__quiet_end(&outer);
+    ds__host_free(keys);
     r = ds__group_agree(g, joined, deadline, &all);
     if (r < 0 || all)
         return r;
     ds__log_warn("process group \"%s\": the devices of a rank take part through its first one: %s",
-                 ds__group_name(g), joined ? "another rank has failed" : ds__tls.aside);
+                 ds__group_name(g), joined ? "another rank has failed" : ds__quiet_reason());
     g->engine->leave(g->comm);
     ds__host_free(g->each);
     g->each = NULL;
@@ -2489,34 +2506,22 @@ static int ds__group_is_distinct(const ds__group *g) {
 /* Exchanges the numbers of devices. */
 static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
     size_t n = (size_t)g->size;
+    void *all;
     g->first = ds__host_alloc((n + 1) * sizeof *g->first);
     g->world = ds__host_alloc(n * sizeof *g->world);
-    size_t *parts = ds__host_alloc(n * 2 * sizeof *parts + (n + 1) * sizeof(ds__hello));
-    if (!g->first || !g->world || !parts) {
-        ds__host_free(parts);
+    if (!g->first || !g->world)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
-    }
-    ds__hello *all = (ds__hello *)(void *)(parts + 2 * n);
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = sizeof *all;
-        parts[n + i] = i * sizeof *all;
-    }
-    all[n] = (ds__hello){ .owns = g->owns,
-                          .type = (uint64_t)g->own[0].type,
-                          .id = g->id,
-                          .flags = g->flags & DS_RANKS_COMPARE,
-                          .distinct = (uint64_t)ds__group_is_distinct(g),
-                          .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
-    ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = &all[n], .out = all, .parts = { parts, parts + n }
-    };
-    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
-    if (r < 0 && !g->engine->cancels)
-        return r; /* the engine may still use the memory */
+    ds__hello mine = { .owns = g->owns,
+                       .type = (uint64_t)g->own[0].type,
+                       .id = g->id,
+                       .flags = g->flags & DS_RANKS_COMPARE,
+                       .distinct = (uint64_t)ds__group_is_distinct(g),
+                       .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
+    ds_result r = ds__group_gather(g, &mine, sizeof mine, deadline, &all);
     if (r == DS_OK)
         r = ds__group_number(g, all);
     int joins = r == DS_OK && ds__group_has_each(g, all);
-    ds__host_free(parts);
+    ds__host_free(all);
     return joins ? ds__group_join(g, deadline) : r;
 }
 
@@ -9276,14 +9281,18 @@ DSDEF ds_result(ds_ranks_grow_id)(ds_ranks ranks, char *out, size_t size) {
 
 /* Gives all ranks the id of rank 0, and creates the communicator. `calls` is held. */
 static ds_result ds__group_grow(ds__group *g, int size, uint64_t deadline, ds__net_comm *out) {
-    char id[DS_RANKS_ID_SIZE] = "";
+    void *ids = NULL;
     ds_result r = ds__group_settle(g, deadline);
     if (r == DS_OK)
-        r = ds__group_tell(g, g->grow_id, id, sizeof id, deadline);
+        r = ds__group_gather(g, g->grow_id, sizeof g->grow_id, deadline, &ids);
     *g->grow_id = '\0';
+    const char *id = ids; /* that of rank 0 */
     if (r == DS_OK && !*id)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "rank 0 has not called ds_ranks_grow_id");
-    return r == DS_OK ? g->engine->grow(g->comm, id, size, deadline, out) : r;
+    if (r == DS_OK)
+        r = g->engine->grow(g->comm, id, size, deadline, out);
+    ds__host_free(ids);
+    return r;
 }
 
 DSDEF ds_result(ds_ranks_grow)(ds_ranks ranks, int size, ds_ranks *out) {
@@ -9364,23 +9373,16 @@ static ds_result ds__inproc_check(const ds__engine_question *q) {
 
 /* Calls ds__inproc_check without an error of the call. */
 static ds_result ds__inproc_ask(const ds__engine_question *q) {
-    const char *fn = ds__tls.fn;
-    ds_site site = ds__tls.site;
-    ds__tls.fn = NULL;
-    ds__tls.site.file = NULL;
-    ds__tls.mute++;
+    ds__quiet outer = ds__quiet_begin();
     ds_result r = ds__inproc_check(q);
-    ds__tls.mute--;
-    ds__tls.fn = fn;
-    ds__tls.site = site;
+    ds__quiet_end(&outer);
     return r;
 }
 
 static void ds__inproc_explain(const ds__engine_question *q, char *out, size_t size) {
     char library[64];
     if (ds__inproc_ask(q) < 0) {
-        const char *text = strstr(ds__tls.aside, ": ");
-        snprintf(out, size, "not used: %s", text ? text + 2 : ds__tls.aside);
+        snprintf(out, size, "not used: %s", ds__quiet_reason());
         return;
     }
     ds__nccl_library(library, sizeof library);

@@ -149,14 +149,18 @@ DSDEF ds_result(ds_ranks_grow_id)(ds_ranks ranks, char *out, size_t size) {
 
 /* Gives all ranks the id of rank 0, and creates the communicator. `calls` is held. */
 static ds_result ds__group_grow(ds__group *g, int size, uint64_t deadline, ds__net_comm *out) {
-    char id[DS_RANKS_ID_SIZE] = "";
+    void *ids = NULL;
     ds_result r = ds__group_settle(g, deadline);
     if (r == DS_OK)
-        r = ds__group_tell(g, g->grow_id, id, sizeof id, deadline);
+        r = ds__group_gather(g, g->grow_id, sizeof g->grow_id, deadline, &ids);
     *g->grow_id = '\0';
+    const char *id = ids; /* that of rank 0 */
     if (r == DS_OK && !*id)
         r = ds__fail(DS_ERR_ILLEGAL_STATE, "rank 0 has not called ds_ranks_grow_id");
-    return r == DS_OK ? g->engine->grow(g->comm, id, size, deadline, out) : r;
+    if (r == DS_OK)
+        r = g->engine->grow(g->comm, id, size, deadline, out);
+    ds__host_free(ids);
+    return r;
 }
 
 DSDEF ds_result(ds_ranks_grow)(ds_ranks ranks, int size, ds_ranks *out) {

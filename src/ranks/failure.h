@@ -65,6 +65,35 @@ static void ds__rfailure_forget(ds_device device) {
     ds__spinlock_unlock(&ds__ranks.failure_lock);
 }
 
+/* ---- sentences of the engine ----------------------------------------------------------------- */
+
+/* Calls whose errors are no errors of the program's call: their sentences name no call, and are
+   kept aside. */
+typedef struct ds__quiet {
+    const char *fn;
+    ds_site site;
+} ds__quiet;
+
+static ds__quiet ds__quiet_begin(void) {
+    ds__quiet outer = { ds__tls.fn, ds__tls.site };
+    ds__tls.fn = NULL;
+    ds__tls.site.file = NULL;
+    ds__tls.mute++;
+    return outer;
+}
+
+static void ds__quiet_end(const ds__quiet *outer) {
+    ds__tls.mute--;
+    ds__tls.fn = outer->fn;
+    ds__tls.site = outer->site;
+}
+
+/* Returns the last sentence of such calls. */
+static const char *ds__quiet_reason(void) {
+    const char *text = strstr(ds__tls.aside, ": ");
+    return text ? text + 2 : ds__tls.aside;
+}
+
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 /* Returns the name of a group for messages. */

@@ -77,46 +77,40 @@ static int ds__group_has_each(const ds__group *g, const ds__hello *all) {
     return g->engine->join && distinct && g->devices > (size_t)g->size;
 }
 
-/* Gives all ranks the bytes that rank 0 has at `in`. */
-static ds_result ds__group_tell(ds__group *g, const void *in, void *out, size_t bytes,
-                                uint64_t deadline) {
+/* Gathers `bytes` of each rank on all ranks. *out: them in the order of the ranks, in memory that
+   the caller frees with ds__host_free. */
+static ds_result ds__group_gather(ds__group *g, const void *mine, size_t bytes, uint64_t deadline,
+                                  void **out) {
     size_t n = (size_t)g->size;
-    size_t *parts = ds__host_alloc(2 * n * sizeof *parts);
-    if (!parts)
+    size_t all = ((n + 1) * bytes + 15) & ~(size_t)15;
+    char *at = ds__host_alloc(all + 2 * n * sizeof(size_t));
+    *out = NULL;
+    if (!at)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
+    size_t *parts = (size_t *)(void *)(at + all);
     for (size_t i = 0; i < n; i++) {
-        parts[i] = i ? 0 : bytes;
-        parts[n + i] = i ? bytes : 0;
+        parts[i] = bytes;
+        parts[n + i] = i * bytes;
     }
+    memcpy(at + n * bytes, mine, bytes);
     ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = in, .out = out, .parts = { parts, parts + n }
+        .kind = DS__NET_ALL_GATHER, .in = at + n * bytes, .out = at, .parts = { parts, parts + n }
     };
     ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
-    if (r == DS_OK || g->engine->cancels)
-        ds__host_free(parts);
+    if (r == DS_OK)
+        *out = at;
+    else if (g->engine->cancels) /* else the engine may still use the memory */
+        ds__host_free(at);
     return r;
 }
 
 /* Returns in *out_all whether `mine` is 1 on all ranks. */
 static ds_result ds__group_agree(ds__group *g, int mine, uint64_t deadline, int *out_all) {
-    size_t n = (size_t)g->size;
     char own = (char)mine;
-    size_t *parts = ds__host_alloc(n * (2 * sizeof *parts + 1));
-    if (!parts)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
-    char *all = (char *)(parts + 2 * n);
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = 1;
-        parts[n + i] = i;
-    }
-    ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = &own, .out = all, .parts = { parts, parts + n }
-    };
-    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
-    *out_all = 1;
-    for (size_t i = 0; i < n; i++)
-        *out_all &= all[i];
-    ds__host_free(parts);
+    void *all;
+    ds_result r = ds__group_gather(g, &own, 1, deadline, &all);
+    *out_all = r == DS_OK && !memchr(all, 0, (size_t)g->size);
+    ds__host_free(all);
     return r;
 }
 
@@ -124,7 +118,7 @@ static ds_result ds__group_agree(ds__group *g, int mine, uint64_t deadline, int 
    example since two ranks have one device, the members stay the ranks. */
 static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
     char mine[DS__RANKS_KEY] = { 0 };
-    char key[DS__RANKS_KEY];
+    void *keys;
     ds_result r = DS_OK;
     g->each = ds__host_alloc((g->devices + 1) * sizeof *g->each);
     if (!g->each)
@@ -134,19 +128,20 @@ static ds_result ds__group_join(ds__group *g, uint64_t deadline) {
     if (g->rank == 0)
         r = g->engine->key(mine);
     if (r == DS_OK)
-        r = ds__group_tell(g, mine, key, sizeof key, deadline);
+        r = ds__group_gather(g, mine, sizeof mine, deadline, &keys);
     if (r < 0)
         return r;
     ds__net_devices devices = { g->own, g->owns, g->first[g->rank], g->devices };
     int all = 0;
-    ds__tls.mute++;
-    int joined = g->engine->join(g->comm, key, &devices, deadline) == DS_OK;
-    ds__tls.mute--;
+    ds__quiet outer = ds__quiet_begin();
+    int joined = g->engine->join(g->comm, keys, &devices, deadline) == DS_OK; /* that of rank 0 */
+    ds__quiet_end(&outer);
+    ds__host_free(keys);
     r = ds__group_agree(g, joined, deadline, &all);
     if (r < 0 || all)
         return r;
     ds__log_warn("process group \"%s\": the devices of a rank take part through its first one: %s",
-                 ds__group_name(g), joined ? "another rank has failed" : ds__tls.aside);
+                 ds__group_name(g), joined ? "another rank has failed" : ds__quiet_reason());
     g->engine->leave(g->comm);
     ds__host_free(g->each);
     g->each = NULL;
@@ -165,34 +160,22 @@ static int ds__group_is_distinct(const ds__group *g) {
 /* Exchanges the numbers of devices. */
 static ds_result ds__group_meet(ds__group *g, uint64_t deadline) {
     size_t n = (size_t)g->size;
+    void *all;
     g->first = ds__host_alloc((n + 1) * sizeof *g->first);
     g->world = ds__host_alloc(n * sizeof *g->world);
-    size_t *parts = ds__host_alloc(n * 2 * sizeof *parts + (n + 1) * sizeof(ds__hello));
-    if (!g->first || !g->world || !parts) {
-        ds__host_free(parts);
+    if (!g->first || !g->world)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", g->size);
-    }
-    ds__hello *all = (ds__hello *)(void *)(parts + 2 * n);
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = sizeof *all;
-        parts[n + i] = i * sizeof *all;
-    }
-    all[n] = (ds__hello){ .owns = g->owns,
-                          .type = (uint64_t)g->own[0].type,
-                          .id = g->id,
-                          .flags = g->flags & DS_RANKS_COMPARE,
-                          .distinct = (uint64_t)ds__group_is_distinct(g),
-                          .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
-    ds__net_op gather = {
-        .kind = DS__NET_ALL_GATHER, .in = &all[n], .out = all, .parts = { parts, parts + n }
-    };
-    ds_result r = ds__net_wait(g, &gather, deadline, "creation of a group");
-    if (r < 0 && !g->engine->cancels)
-        return r; /* the engine may still use the memory */
+    ds__hello mine = { .owns = g->owns,
+                       .type = (uint64_t)g->own[0].type,
+                       .id = g->id,
+                       .flags = g->flags & DS_RANKS_COMPARE,
+                       .distinct = (uint64_t)ds__group_is_distinct(g),
+                       .world = (uint64_t)(g->recorder ? g->recorder->header->rank : g->rank) };
+    ds_result r = ds__group_gather(g, &mine, sizeof mine, deadline, &all);
     if (r == DS_OK)
         r = ds__group_number(g, all);
     int joins = r == DS_OK && ds__group_has_each(g, all);
-    ds__host_free(parts);
+    ds__host_free(all);
     return joins ? ds__group_join(g, deadline) : r;
 }
 

@@ -57,23 +57,16 @@ static ds_result ds__inproc_check(const ds__engine_question *q) {
 
 /* Calls ds__inproc_check without an error of the call. */
 static ds_result ds__inproc_ask(const ds__engine_question *q) {
-    const char *fn = ds__tls.fn;
-    ds_site site = ds__tls.site;
-    ds__tls.fn = NULL;
-    ds__tls.site.file = NULL;
-    ds__tls.mute++;
+    ds__quiet outer = ds__quiet_begin();
     ds_result r = ds__inproc_check(q);
-    ds__tls.mute--;
-    ds__tls.fn = fn;
-    ds__tls.site = site;
+    ds__quiet_end(&outer);
     return r;
 }
 
 static void ds__inproc_explain(const ds__engine_question *q, char *out, size_t size) {
     char library[64];
     if (ds__inproc_ask(q) < 0) {
-        const char *text = strstr(ds__tls.aside, ": ");
-        snprintf(out, size, "not used: %s", text ? text + 2 : ds__tls.aside);
+        snprintf(out, size, "not used: %s", ds__quiet_reason());
         return;
     }
     ds__nccl_library(library, sizeof library);

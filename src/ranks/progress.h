@@ -48,9 +48,8 @@ static void ds__group_hear(ds__group *g) {
 /* Fails the group with the error text that the engine has stored for this thread, or with the
    failure of another rank, because of which the engine has failed here. */
 static void ds__group_fail_engine(ds__group *g, const ds__rop *op, ds_result code) {
-    const char *text = strstr(ds__tls.aside, ": ");
     ds__group_hear(g);
-    ds__group_fail_op(g, op, code, "%s", text ? text + 2 : ds__tls.aside);
+    ds__group_fail_op(g, op, code, "%s", ds__quiet_reason());
 }
 
 /* Starts the engine's next step of an operation: the comparison, or the operation itself. */
@@ -237,12 +236,8 @@ static void ds__group_watch(ds__group *g, uint64_t now) {
 /* Drives the group once. `lock` is held. */
 static void ds__group_step(ds__group *g) {
     uint64_t now = ds__now_ns();
-    const char *fn = ds__tls.fn;
-    ds_site site = ds__tls.site;
     ds__library_scope scope;
-    ds__tls.fn = NULL; /* sentences of the engine name no call */
-    ds__tls.site.file = NULL;
-    ds__tls.mute++;
+    ds__quiet outer = ds__quiet_begin();
     if (g->gpu)
         g->driver->library_begin(g->own[0].index, &scope);
     ds__group_list_ops(g);
@@ -254,9 +249,7 @@ static void ds__group_step(ds__group *g) {
         ds__group_clear_ops(g);
     if (g->gpu)
         g->driver->library_end(&scope);
-    ds__tls.mute--;
-    ds__tls.fn = fn;
-    ds__tls.site = site;
+    ds__quiet_end(&outer);
 }
 
 /* Drives the group, unless another thread does. The caller has a pin, or has raised `users`. */

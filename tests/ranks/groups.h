@@ -67,6 +67,9 @@ static void test_split_without_a_color(place *p) {
 }
 
 static void test_shrink(place *p) {
+    ds_ranks more;
+    if (is_mpi(p))
+        REFUSED(ds_ranks_grow(p->ranks, p->size + 1, &more), DS_ERR_UNSUPPORTED, "cannot grow");
     int excluded = p->size - 1;
     place q = *p;
     if (p->rank == excluded)

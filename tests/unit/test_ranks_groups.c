@@ -1,5 +1,5 @@
 /* The public functions of process groups, with ranks as threads (engine "local"): properties,
-   split, shrink, barrier, send and receive, time limits and aborts. */
+   split, shrink, growth, barrier, send and receive, time limits and aborts. */
 #define _GNU_SOURCE
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
@@ -148,6 +148,43 @@ static void test_a_shrunk_group_has_the_other_ranks(void **unused) {
     run_ranks("shrink", shrink);
 }
 
+static char grow_id[DS_RANKS_ID_SIZE];
+static pthread_barrier_t id_is_there;
+
+/* Ranks 0 to 2 form a group, and rank 3 joins it. */
+static void grow(member *m) {
+    ds_ranks few;
+    ds_ranks all;
+    ds_ranks_info info;
+    ds_device device = ds_device_current();
+    EXPECT(ds_ranks_split(m->ranks, m->rank == 3 ? -1 : 0, m->rank, &few) == DS_OK);
+    if (m->rank == 0)
+        EXPECT(ds_ranks_grow_id(few, grow_id, sizeof grow_id) == DS_OK);
+    pthread_barrier_wait(&id_is_there);
+    if (m->rank == 3)
+        EXPECT(ds_ranks_init(&(ds_ranks_desc){ .engine = "local",
+                                               .rank = 3,
+                                               .size = SIZE,
+                                               .id = grow_id,
+                                               .devices = &device,
+                                               .device_count = 1 },
+                             &all) == DS_OK);
+    else
+        EXPECT(ds_ranks_grow(few, SIZE, &all) == DS_OK);
+    EXPECT(ds_ranks_get_info(all, &info) == DS_OK);
+    EXPECT(info.size == SIZE && info.rank == m->rank);
+    EXPECT(sum_of(m, all) == 6);
+    EXPECT(ds_ranks_finalize(all) == DS_OK);
+    EXPECT(ds_ranks_finalize(few) == DS_OK);
+}
+
+static void test_a_grown_group_has_a_new_rank(void **unused) {
+    (void)unused;
+    pthread_barrier_init(&id_is_there, NULL, SIZE);
+    run_ranks("grow", grow);
+    pthread_barrier_destroy(&id_is_there);
+}
+
 static _Atomic int arrived;
 
 static void arrive(void *user) {
@@ -236,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_a_group_reports_its_properties),
         cmocka_unit_test(test_a_split_groups_ranks_by_color_and_key),
         cmocka_unit_test(test_a_shrunk_group_has_the_other_ranks),
+        cmocka_unit_test(test_a_grown_group_has_a_new_rank),
         cmocka_unit_test(test_a_barrier_orders_the_streams_of_all_ranks),
         cmocka_unit_test(test_a_tensor_is_passed_from_rank_to_rank),
         cmocka_unit_test(test_an_abort_ends_operations_of_all_ranks),

@@ -3,6 +3,7 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
 #include "../ranks/nccl_threads.h"
+#include "standin/standin.h"
 
 #include <math.h>
 #include <sys/wait.h>
@@ -208,6 +209,26 @@ static void not_a_number(rank *me) {
 static void test_maximum_of_floats_is_not_nccls(void **state) {
     (void)state;
     run_with(1, not_a_number);
+}
+
+/* A collective is one call of NCCL and one batch of operations on words in the stream. */
+static void counted(rank *me) {
+    if (me->rank == 0) {
+        unsigned long reductions = standin_nccl_calls("ncclAllReduce");
+        unsigned long batches = standin_calls("cuStreamBatchMemOp");
+        OK(reduce(me));
+        CHECK(standin_nccl_calls("ncclAllReduce") == reductions + 1);
+        CHECK(standin_calls("cuStreamBatchMemOp") == batches + 1);
+    }
+    pthread_barrier_wait(&all);
+    if (me->rank > 0)
+        OK(reduce(me));
+    synchronize(me);
+}
+
+static void test_calls_of_a_collective(void **state) {
+    (void)state;
+    run_with(1, counted);
 }
 
 /* ---- growth ---------------------------------------------------------------------------------- */
@@ -660,6 +681,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_time_limit_on_several_devices),
         cmocka_unit_test(test_capture_of_several_devices),
         cmocka_unit_test(test_maximum_of_floats_is_not_nccls),
+        cmocka_unit_test(test_calls_of_a_collective),
         cmocka_unit_test(test_group_grows),
         cmocka_unit_test(test_registered_memory),
         cmocka_unit_test(test_operation_is_configured),
