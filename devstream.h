@@ -5971,16 +5971,30 @@ static void ds__barrier_run(void) {
         ds__os_barrier();
 }
 
-static inline void ds__unpin_inline(ds__table *t, void *object) {
-    ds__pins *pins = ds__my_pins();
+/* Ends a pin that is not the latest one of the thread. */
+__attribute__((cold, noinline)) static void ds__unpin_below(ds__pins *pins, const void *object) {
     unsigned i = pins->count;
-    (void)t;
     while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {
     }
     atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
     while (pins->count > 0 &&
            !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed))
         pins->count--;
+}
+
+/* Ends a pin. Pins usually end in the reverse order. */
+static inline void ds__unpin_inline(ds__table *t, void *object) {
+    ds__pins *pins = ds__my_pins();
+    unsigned i = pins->count - 1;
+    (void)t;
+    if (DS__UNLIKELY(i >= DS__PINS ||
+                     atomic_load_explicit(&pins->at[i], memory_order_relaxed) != object ||
+                     (i && !atomic_load_explicit(&pins->at[i - 1], memory_order_relaxed)))) {
+        ds__unpin_below(pins, object);
+        return;
+    }
+    atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
+    pins->count = i;
 }
 
 /* Returns the object of a handle, which is not freed until ds__unpin. NULL: the handle is stale or
@@ -6003,8 +6017,8 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     atomic_signal_fence(
         memory_order_seq_cst); /* the processor's order comes from ds__barrier_run */
 #endif
-    uint64_t word = atomic_load(&slot->word);
-    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
+    /* in one comparison: generation and state */
+    if (DS__LIKELY(atomic_load(&slot->word) >> 30 == (id >> 32 << 2 | DS__ALIVE)))
         return slot;
     ds__unpin_inline(t, slot);
     return NULL;
@@ -10000,6 +10014,7 @@ enum {
     DS__CPU_BLOCK_BYTES = 8192,
     DS__CPU_SLAB_BLOCKS = 32,
     DS__CPU_POLL_SLOTS = 16, /* the most streams that a worker polls */
+    DS__CPU_ASIDE_SLOTS = 8, /* the most streams that a worker sets aside */
     /* default of `spin_ns` */
     DS__CPU_SPIN_NS = 20000,
     /* a thread for host functions that has a processor takes a stream within this time */
@@ -10024,8 +10039,8 @@ enum {
     DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
-    DS__CPU_STREAM_BATCH = 64,
-    DS__CPU_STREAM_PAUSES = 400, /* longest pause between such looks: some microseconds */
+    DS__CPU_STREAM_BATCH = 256,
+    DS__CPU_STREAM_NS = 10000, /* longest pause between such looks */
     /* virtual clock: */
     DS__CPU_HOST_NS = 30000000, /* the clock stands for at most this long during host functions */
     DS__CPU_ASK_NS = 200000,    /* a query waits for this long, up to DS__CPU_ASKS times */
@@ -10125,8 +10140,9 @@ typedef struct ds__cpu_job {
 } ds__cpu_job;
 
 /* Each cache line is for one group of writers: producers (first line), producers while the worker
-   polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
-   park or wake streams (the rest). */
+   polls (second), threads that take or give up the stream while producers look (third), the worker
+   while waiting hosts poll (fourth), rare changes (fifth), threads that park or wake streams (the
+   rest). */
 struct ds__cpu_stream {
     ds__spinlock put_lock;
     uint32_t tail_at;
@@ -10139,8 +10155,10 @@ struct ds__cpu_stream {
     char pad0[64 - 40];
 
     _Atomic uint64_t submitted;
+    char pad1[64 - 8];
+
     _Atomic uint32_t state;
-    char pad1[64 - 12];
+    char pad4[64 - 4];
 
     _Atomic uint64_t done;
     _Atomic uint32_t waiting; /* 1: the list of waiters is not empty */
@@ -10266,6 +10284,10 @@ typedef struct ds__cpu_worker {
     uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
+    /* streams that the worker owns between two parts of their work (ds__cpu_set_aside) */
+    _Atomic(ds__cpu_stream *) aside[DS__CPU_ASIDE_SLOTS];
+    uint32_t aside_next; /* the slot that is given up next */
+    int has_aside;
     uint32_t closures; /* run so far */
     int long_closures; /* 1: the last one that was timed was long */
 } ds__cpu_worker;
@@ -10276,7 +10298,8 @@ static struct {
     size_t memory; /* bytes that this process may use, from ds__os_memory, which reads files */
     int processors;
     int is_inline;
-    uint64_t clock_ns; /* time between two reads of the clock in a row */
+    uint64_t clock_ns;      /* time between two reads of the clock in a row */
+    uint32_t stream_pauses; /* instructions "pause" in DS__CPU_STREAM_NS */
     int is_lax;
     int spin_limit;
     uint64_t seed;
@@ -10639,6 +10662,8 @@ _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <
 
 _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.note) == DS__CPU_NOTE_BYTES,
                "a note has no gap behind it");
+_Static_assert((offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.wait)) % 16 == 0,
+               "a wait has no gap behind it (ds__cpu_put_usual)");
 
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
@@ -10700,7 +10725,7 @@ __attribute__((always_inline)) static inline void *ds__cpu_room(ds__cpu_stream *
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
     /* the line of an operation some places ahead */
-    ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1)));
+    ds__own_line((const char *)b + ((s->tail_at + 640) & (DS__CPU_BLOCK_BYTES - 1)));
     return at;
 }
 
@@ -10720,18 +10745,23 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
+/* Copies a launch to its place in a queue. */
+static inline void ds__cpu_fill_kernel(ds__op *q, const ds__op *op) {
+    q->kind = op->kind;
+    q->flags = op->flags;
+    q->places = op->places;
+    q->line = op->line;
+    q->file = op->file;
+    q->u.kernel.kernel = op->u.kernel.kernel;
+    q->u.kernel.items = op->u.kernel.items;
+    q->u.kernel.args_size = op->u.kernel.args_size;
+    ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+}
+
 /* Copies an operation to its place in a queue. */
 static inline void ds__cpu_fill_room(ds__op *q, const ds__op *op) {
     if (op->kind == DS__OP_KERNEL) {
-        q->kind = op->kind;
-        q->flags = op->flags;
-        q->places = op->places;
-        q->line = op->line;
-        q->file = op->file;
-        q->u.kernel.kernel = op->u.kernel.kernel;
-        q->u.kernel.items = op->u.kernel.items;
-        q->u.kernel.args_size = op->u.kernel.args_size;
-        ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+        ds__cpu_fill_kernel(q, op);
     } else if (op->kind == DS__OP_CLOSURE) {
         memcpy(q, op, offsetof(ds__op, u) + sizeof op->u.closure);
         ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.closure.payload, op->u.closure.size);
@@ -10743,16 +10773,20 @@ static inline void ds__cpu_fill_room(ds__op *q, const ds__op *op) {
     }
 }
 
+/* Makes the operation that was written behind the last one part of the queue. The put lock is held.
+   No barrier is needed: a stream becomes idle only under its put lock. */
+static inline void ds__cpu_publish(ds__cpu_stream *s) {
+    uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
+    atomic_store_explicit(&s->submitted, n, memory_order_release);
+}
+
 /* Enqueues a copy of the operation, without notes. The put lock is held. */
 static inline ds_result ds__cpu_put_plain(ds__cpu_stream *s, const ds__op *op) {
     ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
     if (DS__UNLIKELY(!q))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     ds__cpu_fill_room(q, op);
-    uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
-    /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
-       IDLE */
-    atomic_store(&s->submitted, n);
+    ds__cpu_publish(s);
     return DS_OK;
 }
 
@@ -10846,24 +10880,25 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
    wake-up. Submitters call ds__cpu_kick, runners ds__cpu_pass and ds__cpu_go_idle, waiters
    ds__cpu_enlist and ds__cpu_park, workers ds__cpu_pop_ready and ds__cpu_sleep.
 
-   The hand-shakes, which tests/model/cpu.pml checks. In each, a thread stores, then loads a
-   value that the other side stores first:
-   1. publish/idle: ds__cpu_put stores `submitted`, then ds__cpu_kick loads `state`;
-      ds__cpu_go_idle does the reverse.
-   2. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
+   The hand-shakes, which tests/model/cpu.pml checks. In the first two, a thread stores, then loads
+   a value that the other side stores first:
+   1. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
       reverse.
-   3. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
+   2. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
       does the reverse.
-   4. destroy/idle: ds__cpu_stream_destroy stores `closing`, then tries `state`; ds__cpu_go_idle
-      does the reverse.
+   3. publish/idle and destroy/idle: a stream becomes idle only under its put lock. A thread that
+      enqueues, or destroys the stream, holds that lock. It either comes first, and the owner sees
+      `submitted` or `closing`, or it finds the state IDLE. So a submission needs no barrier but
+      the lock. Launches give lanes operations without the lock; there, both sides store and then
+      load, as above.
 
    Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
    READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
    list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
    sleeps or runs a long operation.
    Locks: ready lists change under the pool's lock, a list of waiters under the stream's
-   `wait_lock`. The two are never held together. ds__cpu_go_idle only tries the put lock. No user
-   code and no wait runs under these locks.
+   `wait_lock`. The two are never held together. ds__cpu_go_idle takes the put lock, so its caller
+   holds none of these. No user code and no wait runs under these locks.
    Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
    ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
    itself. */
@@ -10978,44 +11013,63 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
         ds__cpu_push_ready(s);
 }
 
+static inline int ds__cpu_has_work(ds__cpu_stream *s) {
+    return atomic_load_explicit(&s->submitted, memory_order_relaxed) !=
+           atomic_load_explicit(&s->done, memory_order_relaxed);
+}
+
+/* Makes a stream idle that the caller owns and has emptied. The put lock is held. Returns 0 if an
+   operation has come meanwhile, or if the stream was destroyed; the caller still owns the stream
+   then. *out_block: the block of an empty stream, for the pool, so that ten thousand idle streams
+   take little memory. The memory of a lane belongs to a plan. */
+static inline int ds__cpu_disown(ds__cpu_stream *s, ds__cpu_block **out_block) {
+    *out_block = NULL;
+    if (ds__cpu_has_work(s))
+        return 0;
+    if (s->kind != DS__STREAM_LANE) {
+        *out_block = s->head;
+        s->head = s->tail = NULL;
+    }
+    if (DS__UNLIKELY(atomic_load_explicit(&s->closing, memory_order_relaxed)))
+        return 0;
+    atomic_store(&s->state, DS__CPU_IDLE);
+    return 1;
+}
+
+/* Makes a lane ready, if a launch has given it operations before it became idle: launches do not
+   take put locks. */
+static void ds__cpu_lane_look(ds__cpu_stream *lane) {
+    uint32_t idle = DS__CPU_IDLE;
+    if (atomic_load(&lane->submitted) != atomic_load_explicit(&lane->done, memory_order_relaxed) &&
+        atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_READY))
+        ds__cpu_push_ready(lane);
+}
+
+/* The rest of ds__cpu_disown, after the put lock is released. */
+static inline void ds__cpu_disown_end(ds__cpu_stream *s, int disowned, ds__cpu_block *block) {
+    if (block) {
+        ds__cpu_block_free(block);
+        ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+    }
+    if (DS__LIKELY(disowned)) {
+        if (s->kind == DS__STREAM_LANE)
+            ds__cpu_lane_look(s);
+    } else if (ds__cpu_has_work(s)) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    } else {
+        ds__cpu_recycle(s); /* no operation can be enqueued any more */
+    }
+}
+
 /* Gives up a stream that the caller owns and has emptied. The stream becomes idle, or ready if an
    operation has come meanwhile. A destroyed stream is recycled. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
-    for (;;) {
-        /* An empty stream frees its block, so that ten thousand idle streams take little memory.
-           The memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__spinlock_try(&s->put_lock)) {
-            ds__cpu_block *b = NULL;
-            if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
-                atomic_load_explicit(&s->done, memory_order_relaxed)) {
-                b = s->head;
-                s->head = s->tail = NULL;
-            }
-            ds__spinlock_unlock(&s->put_lock);
-            if (b) {
-                ds__cpu_block_free(b);
-                ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
-            }
-        }
-        atomic_store(&s->state, DS__CPU_IDLE);
-        uint32_t idle = DS__CPU_IDLE;
-        if (atomic_load(&s->submitted) != atomic_load_explicit(&s->done, memory_order_relaxed)) {
-            if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY))
-                ds__cpu_push_ready(s);
-            return;
-        }
-        if (!atomic_load(&s->closing))
-            return;
-        if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING))
-            return;
-        /* both again, because the destroying thread may have recycled the stream meanwhile, and the
-           object may be another stream by now */
-        if (atomic_load(&s->closing) &&
-            atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
-            ds__cpu_recycle(s);
-            return;
-        }
-    }
+    ds__cpu_block *block;
+    ds__spinlock_lock(&s->put_lock);
+    int disowned = ds__cpu_disown(s, &block);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__cpu_disown_end(s, disowned, block);
 }
 
 /* Returns 1 if the thread will wait for the stream in a moment and run it then. */
@@ -11145,11 +11199,6 @@ static void ds__cpu_sleep(void) {
     atomic_fetch_sub(&ds__cpu.parked, 1);
 }
 
-static inline int ds__cpu_has_work(ds__cpu_stream *s) {
-    return atomic_load_explicit(&s->submitted, memory_order_relaxed) !=
-           atomic_load_explicit(&s->done, memory_order_relaxed);
-}
-
 /* Parks a stream that the caller owns, if its next operation waits for a number that is not done.
    No thread needs to be woken for such a stream. Returns 1 if the stream is parked; the caller does
    not own it any more then. */
@@ -11194,6 +11243,18 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     }
 }
 
+/* Gives up the streams that are aside. They become ready if they have work, else idle. Any thread:
+   the monitor calls it for a worker whose operation takes long. */
+static void ds__cpu_return_aside(ds__cpu_worker *w) {
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
+        ds__cpu_stream *s = atomic_load_explicit(&w->aside[i], memory_order_relaxed)
+                                ? atomic_exchange(&w->aside[i], NULL)
+                                : NULL;
+        if (s && !ds__cpu_park_waiting(s))
+            ds__cpu_go_idle(s);
+    }
+}
+
 /* Tells that an operation of the worker that may take long begins (1) or ends (0). Before such an
    operation, the worker gives up the streams that it polls, and leaves the lookers. */
 static void ds__cpu_long(ds__cpu_worker *w, int begin) {
@@ -11206,6 +11267,10 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         return;
     }
     ds__cpu_unpoll_all(w);
+    if (w->has_aside) {
+        w->has_aside = 0;
+        ds__cpu_return_aside(w);
+    }
     if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && atomic_load(&ds__cpu.ready_mask) &&
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
@@ -12608,6 +12673,64 @@ enum { DS__CPU_EMPTY, DS__CPU_GONE, DS__CPU_MORE };
    thread for host functions, which runs only these; or the submitter in inline mode. */
 enum { DS__CPU_WORK, DS__CPU_HOST, DS__CPU_ALL };
 
+static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto, int who);
+
+/* Makes a stream that the caller owns ready (result DS__CPU_MORE), or lets the worker poll it, or
+   makes it idle (DS__CPU_EMPTY). w: NULL if the caller is not a worker. */
+static void ds__cpu_give_up(ds__cpu_worker *w, ds__cpu_stream *s, int result) {
+    if (result == DS__CPU_MORE) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    } else if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
+               s->kind != DS__STREAM_LANE &&
+               !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
+        atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
+        atomic_store(&s->state, DS__CPU_POLLED);
+    } else {
+        ds__cpu_go_idle(s);
+    }
+}
+
+/* Keeps a stream that the worker owns, because the stream that waited for it probably waits again
+   soon. Two streams that wait for each other by turns then change no state and take no lock. A
+   stream is aside only during the run of another stream: ds__cpu_run and ds__cpu_long give it up,
+   and the monitor if that run is stuck. */
+static void ds__cpu_set_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
+    _Atomic(ds__cpu_stream *) *slot = NULL;
+    w->has_aside = 1;
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS && !slot; i++)
+        if (!atomic_load_explicit(&w->aside[i], memory_order_relaxed))
+            slot = &w->aside[i];
+    if (slot) { /* only this thread fills slots */
+        atomic_store_explicit(slot, s, memory_order_release);
+        return;
+    }
+    slot = &w->aside[w->aside_next++ % DS__CPU_ASIDE_SLOTS];
+    ds__cpu_stream *old = atomic_exchange(slot, s);
+    if (old)
+        ds__cpu_give_up(w, old, ds__cpu_has_work(old) ? DS__CPU_MORE : DS__CPU_EMPTY);
+}
+
+/* Gives up the streams that are aside: those with work become ready, the others are polled. */
+static void ds__cpu_end_aside(ds__cpu_worker *w) {
+    w->has_aside = 0;
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
+        if (!atomic_load_explicit(&w->aside[i], memory_order_relaxed))
+            continue;
+        ds__cpu_stream *s = atomic_exchange(&w->aside[i], NULL);
+        if (s)
+            ds__cpu_give_up(w, s, ds__cpu_has_work(s) ? DS__CPU_MORE : DS__CPU_EMPTY);
+    }
+}
+
+/* Returns 1 if the stream was aside. The worker owns it again, to run it. */
+static int ds__cpu_take_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++)
+        if (atomic_load_explicit(&w->aside[i], memory_order_relaxed) == s)
+            return atomic_exchange(&w->aside[i], NULL) == s;
+    return 0;
+}
+
 /* Runs the stream `on` up to the number for which stream s waits, on the thread that owns s. This
    saves parking s and waking it. Returns 0 if `on` has not passed the number: another thread has
    it, a more urgent stream is ready, or too many streams run inside one another. */
@@ -12619,14 +12742,21 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed ||
         (ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)))
         return 0;
-    if (state == DS__CPU_POLLED)
+    if (state == DS__CPU_RUNNING)
+        mine = w && w->has_aside && ds__cpu_take_aside(w, on);
+    else if (state == DS__CPU_POLLED)
         mine = atomic_compare_exchange_strong(&on->state, &state, DS__CPU_RUNNING);
     else if (state == DS__CPU_READY)
         mine = ds__cpu_take_ready(on);
     if (!mine)
         return 0;
     ds__tls.nested++;
-    ds__cpu_run(w, on, upto);
+    if (w && !ds__cpu.fabric && on->kind != DS__STREAM_LANE) {
+        if (ds__cpu_run_some(w, on, upto, DS__CPU_WORK) != DS__CPU_GONE)
+            ds__cpu_set_aside(w, on);
+    } else {
+        ds__cpu_run(w, on, upto);
+    }
     ds__tls.nested--;
     return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
 }
@@ -12837,8 +12967,8 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
 }
 
 /* Returns 1 if the stream must give way after `count` operations: to more urgent streams at once,
-   and after each batch to other ready streams and to those that the worker polls. left: operations
-   are left. w: NULL if the caller is not a worker, and gives way to none. */
+   and after each batch to other ready streams and to those that the worker polls or has set aside.
+   left: operations are left. w: NULL if the caller is not a worker, and gives way to none. */
 static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
                                     int left) {
     uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
@@ -12848,7 +12978,7 @@ static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, 
             (ready &&
              ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) ||
               batch || ds__cpu.seed)) ||
-            (batch && w->polled_count > 0));
+            (batch && (w->polled_count > 0 || w->has_aside)));
 }
 
 /* Adds to the operations that the statistics count. */
@@ -12925,21 +13055,13 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
         atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
     }
     int result = ds__cpu_run_some(w, s, upto, DS__CPU_WORK);
-    if (beat)
+    if (beat) {
+        if (w->has_aside)
+            ds__cpu_end_aside(w);
         atomic_store_explicit(&w->beat, beat + 1, memory_order_relaxed);
-    if (result == DS__CPU_MORE) {
-        atomic_store(&s->state, DS__CPU_READY);
-        ds__cpu_push_ready(s);
-    } else if (result == DS__CPU_EMPTY) {
-        if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
-            s->kind != DS__STREAM_LANE &&
-            !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
-            atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
-            atomic_store(&s->state, DS__CPU_POLLED);
-        } else {
-            ds__cpu_go_idle(s);
-        }
     }
+    if (result != DS__CPU_GONE)
+        ds__cpu_give_up(w, s, result);
     return 1;
 }
 
@@ -13005,11 +13127,11 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     if (w->delay == 0) {
         w->streak += (uint32_t)found;
         if (w->streak >= 24)
-            w->delay = DS__CPU_STREAM_PAUSES / 8;
+            w->delay = ds__cpu.stream_pauses / 8;
     } else if (found < 4) {
         w->streak = w->delay = 0;
     } else if (found < DS__CPU_STREAM_BATCH) {
-        w->delay = w->delay < DS__CPU_STREAM_PAUSES / 2 ? 2 * w->delay : DS__CPU_STREAM_PAUSES;
+        w->delay = w->delay < ds__cpu.stream_pauses / 2 ? 2 * w->delay : ds__cpu.stream_pauses;
     } else if (found > 4 * DS__CPU_STREAM_BATCH) {
         w->delay /= 2;
     }
@@ -13287,14 +13409,15 @@ static int ds__cpu_watch_hosts(uint64_t *host_progress) {
     return busy;
 }
 
-/* Frees the work that a busy worker holds up: polled streams with new operations, waiters that
-   were missed after the last short operation, and ready streams. */
+/* Frees the work that a busy worker holds up: polled streams with new operations, streams that are
+   aside, waiters that were missed after the last short operation, and ready streams. */
 static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
     for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
         if (s && ds__cpu_has_work(s))
             ds__cpu_unpoll(s);
     }
+    ds__cpu_return_aside(w);
     ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
     if (running && atomic_load(&running->waiting))
         ds__cpu_notify(running);
@@ -13744,6 +13867,33 @@ static void ds__cpu_kick_wait(ds__cpu_stream *s) {
         ds__cpu_go_idle(s);
 }
 
+/* Returns 1 if nothing is noted, no order is explored, and the stream has no order with the legacy
+   stream. */
+static inline int ds__cpu_is_usual(const ds__cpu_stream *s) {
+    return !(s->flags & DS_STREAM_BLOCKING) && !ds__cpu_modes(UINT_MAX);
+}
+
+/* Enqueues a launch or a wait on a stream for which ds__cpu_is_usual returns 1. Does the same as
+   ds__cpu_enqueue in fewer instructions, and leaves it to the caller to make the stream ready.
+   Returns 0 if the operation was not enqueued; ds__cpu_enqueue finds the reason. */
+__attribute__((always_inline)) static inline int ds__cpu_put_usual(ds__cpu_stream *s,
+                                                                   const ds__op *op, int kind) {
+    const size_t wait_bytes = offsetof(ds__op, u) + sizeof op->u.wait;
+    ds__op *q = NULL;
+    ds__spinlock_lock(&s->put_lock);
+    if (DS__LIKELY(!atomic_load_explicit(&s->closing, memory_order_relaxed)))
+        q = ds__cpu_room(s, kind == DS__OP_KERNEL ? ds__cpu_op_bytes(op) : wait_bytes);
+    if (DS__LIKELY(q != NULL)) {
+        if (kind == DS__OP_KERNEL)
+            ds__cpu_fill_kernel(q, op);
+        else
+            memcpy(q, op, wait_bytes);
+        ds__cpu_publish(s);
+    }
+    ds__spinlock_unlock(&s->put_lock);
+    return q != NULL;
+}
+
 /* Enqueues an operation; *out_number (may be NULL) is its number. If `op` is NULL, only the order
    with the legacy stream is established, and the number is that of the stream's last operation. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
@@ -13825,6 +13975,25 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
            atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
 }
 
+/* Runs a small copy or fill, and passes its number. The caller owns the stream. note: see
+   ds__cpu_run_small. */
+__attribute__((always_inline)) static inline void ds__cpu_small_step(ds__cpu_stream *s,
+                                                                     const ds__op *op,
+                                                                     uint64_t number,
+                                                                     ds__activity_note *note) {
+    if (note)
+        note->begin_time = ds__activity_clock();
+    if (op->kind == DS__OP_COPY)
+        ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
+    else
+        ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+    if (note) {
+        atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
+        ds__cpu_note_write(s, op, note, NULL);
+    }
+    ds__cpu_pass(s, number);
+}
+
 /* Runs a small copy or fill on the caller's thread, if nothing is pending that it must wait for.
    Returns 0 if it did not run; it must be enqueued then. note: NULL, or gets the time at which it
    begins, and its record is written. Always inlined: without a note, nothing of it is left. */
@@ -13840,26 +14009,17 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
     /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed)
-        atomic_store(&s->submitted, number + 1);
+        atomic_store_explicit(&s->submitted, number + 1, memory_order_release);
     if (DS__UNLIKELY(legacy))
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
-    if (mine && !failed) {
-        if (note)
-            note->begin_time = ds__activity_clock();
-        if (op->kind == DS__OP_COPY)
-            ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
-        else
-            ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        if (note) {
-            atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
-            ds__cpu_note_write(s, op, note, NULL);
-        }
-        ds__cpu_pass(s, number + 1);
-    }
+    if (mine && !failed)
+        ds__cpu_small_step(s, op, number + 1, note);
+    ds__cpu_block *block = NULL;
+    int disowned = mine && ds__cpu_disown(s, &block);
     ds__spinlock_unlock(&s->put_lock);
     if (!mine)
         return 0;
-    ds__cpu_go_idle(s);
+    ds__cpu_disown_end(s, disowned, block);
     if (failed)
         return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
@@ -13953,13 +14113,18 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
 }
 
 static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *op) {
-    /* a stream that captures would have captured it */
-    if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
-        return DS__CHANGED;
     if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
         return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    if (DS__LIKELY(ds__cpu_is_usual(s) && !(op->flags & (DS__OP_INSIDE | DS__OP_TOGETHER)) &&
+                   ds__cpu_put_usual(s, op, DS__OP_KERNEL))) {
+        ds__cpu_kick(s);
+        return DS_OK;
+    }
+    /* a stream that captures would have captured it */
+    if (op->flags & DS__OP_INSIDE)
+        return DS__CHANGED;
     ds_result r = ds__cpu_together_ready(s->device, s->share, op);
-    return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
 static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
@@ -14037,6 +14202,17 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     }
 }
 
+/* Returns 1 if the stream is known to have passed the number. The last operation of a stream that
+   runs is probably not over. To find out would take the cache line of `done` from the thread that
+   runs the stream, at each of its operations, and cost more than to enqueue the wait. */
+static inline int ds__cpu_is_over(const ds__cpu_stream *on, uint64_t upto) {
+    uint32_t state = atomic_load_explicit(&on->state, memory_order_relaxed);
+    int likely = (state != DS__CPU_RUNNING && state != DS__CPU_READY) ||
+                 upto != atomic_load_explicit(&on->submitted, memory_order_relaxed);
+    return likely && atomic_load_explicit(&on->done, memory_order_acquire) >= upto &&
+           !ds__cpu.fabric;
+}
+
 /* cause: the last operation of `on` up to the number, for records of activity; 0: not known. */
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_token on_token,
                                      uint64_t cause) {
@@ -14044,14 +14220,17 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     uint64_t upto = on_token.upto;
     /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
        ordered by it. */
-    if ((on == s ||
-         (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) &&
-        !ds__cpu_failed(on, upto) && s->kind != DS__STREAM_LEGACY)
+    if ((on == s || ds__cpu_is_over(on, upto)) && !ds__cpu_failed(on, upto) &&
+        s->kind != DS__STREAM_LEGACY)
         return DS_OK;
     ds__op wait = *op;
     wait.kind = DS__OP_WAIT;
     wait.u.wait.stream = on;
     wait.u.wait.upto = upto;
+    if (DS__LIKELY(ds__cpu_is_usual(s) && ds__cpu_put_usual(s, &wait, DS__OP_WAIT))) {
+        ds__cpu_kick_wait(s);
+        return DS_OK;
+    }
     ds__activity_tls.cause = cause;
     ds_result r = ds__cpu_enqueue(s, &wait, NULL);
     ds__activity_tls.cause = 0;
@@ -14152,7 +14331,9 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
     head->u.note.cause = note.cause;
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
-    atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    atomic_store_explicit(&s->submitted,
+                          atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2,
+                          memory_order_release);
     ds__cpu_last_set(s, op, note.correlation_id);
     return DS_OK;
 }
@@ -18262,6 +18443,25 @@ static uint64_t ds__cpu_clock_cost(void) {
     return least;
 }
 
+/* Returns the number of pauses of a processor in DS__CPU_STREAM_NS, at least 8. An instruction
+   "pause" takes 10 ns or less on some processors, and 50 ns on others. */
+static uint32_t ds__cpu_count_pauses(void) {
+    enum { PAUSES = 64 };
+
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 8; i++) {
+        uint64_t start = ds__now_ns();
+        for (int k = 0; k < PAUSES; k++)
+            ds__processor_pause();
+        uint64_t took = ds__now_ns() - start;
+        least = took < least ? took : least;
+    }
+    uint64_t pauses = DS__CPU_STREAM_NS * (uint64_t)PAUSES / (least ? least : 1);
+    if (pauses < 8)
+        return 8;
+    return pauses < 100000 ? (uint32_t)pauses : 100000;
+}
+
 /* Sets the options of the driver, from the kept ones and from the environment. Returns the number
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
@@ -18276,6 +18476,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.clock_ns = ds__cpu_clock_cost();
+    ds__cpu.stream_pauses = ds__cpu_count_pauses();
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     int unreachable =

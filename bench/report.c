@@ -2,7 +2,8 @@
    writes the report. report RESULTS FOLDER [REPORT.md]: FOLDER gets the data of the plots. Of an
    old REPORT.md what stands between the notes' markers is kept. report RESULTS: prints only the
    part about graphs; report --alloc RESULTS: that about the allocator; report --comm RESULTS:
-   that about collectives; report --once RESULTS: that about kernels that are written once.
+   that about collectives; report --once RESULTS: that about kernels that are written once;
+   report --rows: the identifier, unit and title of each row.
    BENCH_MACHINE is the line about the machine. Exit 1 when a result was
    wrong or a program failed. */
 #include "bench.h"
@@ -567,9 +568,14 @@ int main(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr,
                 "usage: %s RESULTS [FOLDER [REPORT.md]] | --alloc RESULTS | --comm RESULTS | "
-                "--once RESULTS\n",
+                "--once RESULTS | --rows\n",
                 argv[0]);
         return 2;
+    }
+    if (!strcmp(argv[1], "--rows")) {
+        for (int i = 0; i < ROWS; i++)
+            printf("%s\t%s\t%s\n", rows[i].id, rows[i].unit, rows[i].title);
+        return 0;
     }
     read_results(argv[alloc || comm || once ? 2 : 1]);
     if (alloc) {

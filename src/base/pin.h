@@ -94,16 +94,30 @@ static void ds__barrier_run(void) {
         ds__os_barrier();
 }
 
-static inline void ds__unpin_inline(ds__table *t, void *object) {
-    ds__pins *pins = ds__my_pins();
+/* Ends a pin that is not the latest one of the thread. */
+__attribute__((cold, noinline)) static void ds__unpin_below(ds__pins *pins, const void *object) {
     unsigned i = pins->count;
-    (void)t;
     while (i > 0 && atomic_load_explicit(&pins->at[--i], memory_order_relaxed) != object) {
     }
     atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
     while (pins->count > 0 &&
            !atomic_load_explicit(&pins->at[pins->count - 1], memory_order_relaxed))
         pins->count--;
+}
+
+/* Ends a pin. Pins usually end in the reverse order. */
+static inline void ds__unpin_inline(ds__table *t, void *object) {
+    ds__pins *pins = ds__my_pins();
+    unsigned i = pins->count - 1;
+    (void)t;
+    if (DS__UNLIKELY(i >= DS__PINS ||
+                     atomic_load_explicit(&pins->at[i], memory_order_relaxed) != object ||
+                     (i && !atomic_load_explicit(&pins->at[i - 1], memory_order_relaxed)))) {
+        ds__unpin_below(pins, object);
+        return;
+    }
+    atomic_store_explicit(&pins->at[i], NULL, memory_order_release);
+    pins->count = i;
 }
 
 /* Returns the object of a handle, which is not freed until ds__unpin. NULL: the handle is stale or
@@ -126,8 +140,8 @@ static inline void *ds__pin_inline(ds__table *t, uint64_t id) {
     atomic_signal_fence(
         memory_order_seq_cst); /* the processor's order comes from ds__barrier_run */
 #endif
-    uint64_t word = atomic_load(&slot->word);
-    if (DS__LIKELY(DS__GENERATION(word) == (uint32_t)(id >> 32) && DS__STATE(word) == DS__ALIVE))
+    /* in one comparison: generation and state */
+    if (DS__LIKELY(atomic_load(&slot->word) >> 30 == (id >> 32 << 2 | DS__ALIVE)))
         return slot;
     ds__unpin_inline(t, slot);
     return NULL;

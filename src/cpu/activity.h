@@ -58,7 +58,9 @@ __attribute__((noinline)) static ds_result ds__cpu_put_noted(ds__cpu_stream *s, 
     head->u.note.cause = note.cause;
     ds__cpu_fill_room((ds__op *)(void *)(at + head_bytes), op);
     /* as in ds__cpu_put_plain */
-    atomic_store(&s->submitted, atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2);
+    atomic_store_explicit(&s->submitted,
+                          atomic_load_explicit(&s->submitted, memory_order_relaxed) + 2,
+                          memory_order_release);
     ds__cpu_last_set(s, op, note.correlation_id);
     return DS_OK;
 }

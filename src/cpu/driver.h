@@ -62,6 +62,25 @@ static uint64_t ds__cpu_clock_cost(void) {
     return least;
 }
 
+/* Returns the number of pauses of a processor in DS__CPU_STREAM_NS, at least 8. An instruction
+   "pause" takes 10 ns or less on some processors, and 50 ns on others. */
+static uint32_t ds__cpu_count_pauses(void) {
+    enum { PAUSES = 64 };
+
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 8; i++) {
+        uint64_t start = ds__now_ns();
+        for (int k = 0; k < PAUSES; k++)
+            ds__processor_pause();
+        uint64_t took = ds__now_ns() - start;
+        least = took < least ? took : least;
+    }
+    uint64_t pauses = DS__CPU_STREAM_NS * (uint64_t)PAUSES / (least ? least : 1);
+    if (pauses < 8)
+        return 8;
+    return pauses < 100000 ? (uint32_t)pauses : 100000;
+}
+
 /* Sets the options of the driver, from the kept ones and from the environment. Returns the number
    of workers to start. */
 static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
@@ -76,6 +95,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
     ds__cpu.clock_ns = ds__cpu_clock_cost();
+    ds__cpu.stream_pauses = ds__cpu_count_pauses();
     ds__cpu.is_lax = (desc->flags & DS_CPU_LAX_CAPTURE) != 0;
     ds__cpu.is_inline = (desc->flags & DS_CPU_INLINE) || ds__env_number("DEVSTREAM_CPU_INLINE");
     int unreachable =

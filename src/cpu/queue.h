@@ -95,6 +95,8 @@ _Static_assert(DS__CPU_ARGS_AT + DS_VALUE_BATCH_MAX * sizeof(ds_value_op) + 80 <
 
 _Static_assert(offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.note) == DS__CPU_NOTE_BYTES,
                "a note has no gap behind it");
+_Static_assert((offsetof(ds__op, u) + sizeof(((ds__op *)0)->u.wait)) % 16 == 0,
+               "a wait has no gap behind it (ds__cpu_put_usual)");
 
 /* Returns the bytes of an operation in a queue, a multiple of 16. */
 static size_t ds__cpu_op_bytes(const ds__op *op) {
@@ -156,7 +158,7 @@ __attribute__((always_inline)) static inline void *ds__cpu_room(ds__cpu_stream *
     void *at = b->data + s->tail_at;
     s->tail_at += (uint32_t)bytes;
     /* the line of an operation some places ahead */
-    ds__own_line((const char *)b + ((s->tail_at + 320) & (DS__CPU_BLOCK_BYTES - 1)));
+    ds__own_line((const char *)b + ((s->tail_at + 640) & (DS__CPU_BLOCK_BYTES - 1)));
     return at;
 }
 
@@ -176,18 +178,23 @@ static inline void ds__cpu_copy_args(char *to, const char *from, size_t size) {
         *to++ = *from++;
 }
 
+/* Copies a launch to its place in a queue. */
+static inline void ds__cpu_fill_kernel(ds__op *q, const ds__op *op) {
+    q->kind = op->kind;
+    q->flags = op->flags;
+    q->places = op->places;
+    q->line = op->line;
+    q->file = op->file;
+    q->u.kernel.kernel = op->u.kernel.kernel;
+    q->u.kernel.items = op->u.kernel.items;
+    q->u.kernel.args_size = op->u.kernel.args_size;
+    ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+}
+
 /* Copies an operation to its place in a queue. */
 static inline void ds__cpu_fill_room(ds__op *q, const ds__op *op) {
     if (op->kind == DS__OP_KERNEL) {
-        q->kind = op->kind;
-        q->flags = op->flags;
-        q->places = op->places;
-        q->line = op->line;
-        q->file = op->file;
-        q->u.kernel.kernel = op->u.kernel.kernel;
-        q->u.kernel.items = op->u.kernel.items;
-        q->u.kernel.args_size = op->u.kernel.args_size;
-        ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
+        ds__cpu_fill_kernel(q, op);
     } else if (op->kind == DS__OP_CLOSURE) {
         memcpy(q, op, offsetof(ds__op, u) + sizeof op->u.closure);
         ds__cpu_copy_args((char *)q + DS__CPU_ARGS_AT, op->u.closure.payload, op->u.closure.size);
@@ -199,16 +206,20 @@ static inline void ds__cpu_fill_room(ds__op *q, const ds__op *op) {
     }
 }
 
+/* Makes the operation that was written behind the last one part of the queue. The put lock is held.
+   No barrier is needed: a stream becomes idle only under its put lock. */
+static inline void ds__cpu_publish(ds__cpu_stream *s) {
+    uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
+    atomic_store_explicit(&s->submitted, n, memory_order_release);
+}
+
 /* Enqueues a copy of the operation, without notes. The put lock is held. */
 static inline ds_result ds__cpu_put_plain(ds__cpu_stream *s, const ds__op *op) {
     ds__op *q = ds__cpu_room(s, ds__cpu_op_bytes(op));
     if (DS__UNLIKELY(!q))
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to queue the operation");
     ds__cpu_fill_room(q, op);
-    uint64_t n = atomic_load_explicit(&s->submitted, memory_order_relaxed) + 1;
-    /* seq_cst against ds__cpu_go_idle: either that function sees this operation, or the caller sees
-       IDLE */
-    atomic_store(&s->submitted, n);
+    ds__cpu_publish(s);
     return DS_OK;
 }
 

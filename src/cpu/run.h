@@ -62,6 +62,64 @@ enum { DS__CPU_EMPTY, DS__CPU_GONE, DS__CPU_MORE };
    thread for host functions, which runs only these; or the submitter in inline mode. */
 enum { DS__CPU_WORK, DS__CPU_HOST, DS__CPU_ALL };
 
+static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto, int who);
+
+/* Makes a stream that the caller owns ready (result DS__CPU_MORE), or lets the worker poll it, or
+   makes it idle (DS__CPU_EMPTY). w: NULL if the caller is not a worker. */
+static void ds__cpu_give_up(ds__cpu_worker *w, ds__cpu_stream *s, int result) {
+    if (result == DS__CPU_MORE) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    } else if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
+               s->kind != DS__STREAM_LANE &&
+               !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
+        atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
+        atomic_store(&s->state, DS__CPU_POLLED);
+    } else {
+        ds__cpu_go_idle(s);
+    }
+}
+
+/* Keeps a stream that the worker owns, because the stream that waited for it probably waits again
+   soon. Two streams that wait for each other by turns then change no state and take no lock. A
+   stream is aside only during the run of another stream: ds__cpu_run and ds__cpu_long give it up,
+   and the monitor if that run is stuck. */
+static void ds__cpu_set_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
+    _Atomic(ds__cpu_stream *) *slot = NULL;
+    w->has_aside = 1;
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS && !slot; i++)
+        if (!atomic_load_explicit(&w->aside[i], memory_order_relaxed))
+            slot = &w->aside[i];
+    if (slot) { /* only this thread fills slots */
+        atomic_store_explicit(slot, s, memory_order_release);
+        return;
+    }
+    slot = &w->aside[w->aside_next++ % DS__CPU_ASIDE_SLOTS];
+    ds__cpu_stream *old = atomic_exchange(slot, s);
+    if (old)
+        ds__cpu_give_up(w, old, ds__cpu_has_work(old) ? DS__CPU_MORE : DS__CPU_EMPTY);
+}
+
+/* Gives up the streams that are aside: those with work become ready, the others are polled. */
+static void ds__cpu_end_aside(ds__cpu_worker *w) {
+    w->has_aside = 0;
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
+        if (!atomic_load_explicit(&w->aside[i], memory_order_relaxed))
+            continue;
+        ds__cpu_stream *s = atomic_exchange(&w->aside[i], NULL);
+        if (s)
+            ds__cpu_give_up(w, s, ds__cpu_has_work(s) ? DS__CPU_MORE : DS__CPU_EMPTY);
+    }
+}
+
+/* Returns 1 if the stream was aside. The worker owns it again, to run it. */
+static int ds__cpu_take_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++)
+        if (atomic_load_explicit(&w->aside[i], memory_order_relaxed) == s)
+            return atomic_exchange(&w->aside[i], NULL) == s;
+    return 0;
+}
+
 /* Runs the stream `on` up to the number for which stream s waits, on the thread that owns s. This
    saves parking s and waking it. Returns 0 if `on` has not passed the number: another thread has
    it, a more urgent stream is ready, or too many streams run inside one another. */
@@ -73,14 +131,21 @@ static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_strea
     if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed ||
         (ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)))
         return 0;
-    if (state == DS__CPU_POLLED)
+    if (state == DS__CPU_RUNNING)
+        mine = w && w->has_aside && ds__cpu_take_aside(w, on);
+    else if (state == DS__CPU_POLLED)
         mine = atomic_compare_exchange_strong(&on->state, &state, DS__CPU_RUNNING);
     else if (state == DS__CPU_READY)
         mine = ds__cpu_take_ready(on);
     if (!mine)
         return 0;
     ds__tls.nested++;
-    ds__cpu_run(w, on, upto);
+    if (w && !ds__cpu.fabric && on->kind != DS__STREAM_LANE) {
+        if (ds__cpu_run_some(w, on, upto, DS__CPU_WORK) != DS__CPU_GONE)
+            ds__cpu_set_aside(w, on);
+    } else {
+        ds__cpu_run(w, on, upto);
+    }
     ds__tls.nested--;
     return atomic_load_explicit(&on->done, memory_order_acquire) >= upto;
 }
@@ -291,8 +356,8 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
 }
 
 /* Returns 1 if the stream must give way after `count` operations: to more urgent streams at once,
-   and after each batch to other ready streams and to those that the worker polls. left: operations
-   are left. w: NULL if the caller is not a worker, and gives way to none. */
+   and after each batch to other ready streams and to those that the worker polls or has set aside.
+   left: operations are left. w: NULL if the caller is not a worker, and gives way to none. */
 static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
                                     int left) {
     uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
@@ -302,7 +367,7 @@ static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, 
             (ready &&
              ((ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)) ||
               batch || ds__cpu.seed)) ||
-            (batch && w->polled_count > 0));
+            (batch && (w->polled_count > 0 || w->has_aside)));
 }
 
 /* Adds to the operations that the statistics count. */
@@ -379,21 +444,13 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
         atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
     }
     int result = ds__cpu_run_some(w, s, upto, DS__CPU_WORK);
-    if (beat)
+    if (beat) {
+        if (w->has_aside)
+            ds__cpu_end_aside(w);
         atomic_store_explicit(&w->beat, beat + 1, memory_order_relaxed);
-    if (result == DS__CPU_MORE) {
-        atomic_store(&s->state, DS__CPU_READY);
-        ds__cpu_push_ready(s);
-    } else if (result == DS__CPU_EMPTY) {
-        if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
-            s->kind != DS__STREAM_LANE &&
-            !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
-            atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
-            atomic_store(&s->state, DS__CPU_POLLED);
-        } else {
-            ds__cpu_go_idle(s);
-        }
     }
+    if (result != DS__CPU_GONE)
+        ds__cpu_give_up(w, s, result);
     return 1;
 }
 

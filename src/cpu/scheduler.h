@@ -4,24 +4,25 @@
    wake-up. Submitters call ds__cpu_kick, runners ds__cpu_pass and ds__cpu_go_idle, waiters
    ds__cpu_enlist and ds__cpu_park, workers ds__cpu_pop_ready and ds__cpu_sleep.
 
-   The hand-shakes, which tests/model/cpu.pml checks. In each, a thread stores, then loads a
-   value that the other side stores first:
-   1. publish/idle: ds__cpu_put stores `submitted`, then ds__cpu_kick loads `state`;
-      ds__cpu_go_idle does the reverse.
-   2. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
+   The hand-shakes, which tests/model/cpu.pml checks. In the first two, a thread stores, then loads
+   a value that the other side stores first:
+   1. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
       reverse.
-   3. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
+   2. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
       does the reverse.
-   4. destroy/idle: ds__cpu_stream_destroy stores `closing`, then tries `state`; ds__cpu_go_idle
-      does the reverse.
+   3. publish/idle and destroy/idle: a stream becomes idle only under its put lock. A thread that
+      enqueues, or destroys the stream, holds that lock. It either comes first, and the owner sees
+      `submitted` or `closing`, or it finds the state IDLE. So a submission needs no barrier but
+      the lock. Launches give lanes operations without the lock; there, both sides store and then
+      load, as above.
 
    Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
    READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
    list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
    sleeps or runs a long operation.
    Locks: ready lists change under the pool's lock, a list of waiters under the stream's
-   `wait_lock`. The two are never held together. ds__cpu_go_idle only tries the put lock. No user
-   code and no wait runs under these locks.
+   `wait_lock`. The two are never held together. ds__cpu_go_idle takes the put lock, so its caller
+   holds none of these. No user code and no wait runs under these locks.
    Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
    ds__cpu_sleep, ds__cpu_unpoll_all, ds__cpu_unpoll_fresh and ds__cpu_long are for a worker
    itself. */
@@ -142,44 +143,63 @@ static inline void ds__cpu_kick(ds__cpu_stream *s) {
         ds__cpu_push_ready(s);
 }
 
+static inline int ds__cpu_has_work(ds__cpu_stream *s) {
+    return atomic_load_explicit(&s->submitted, memory_order_relaxed) !=
+           atomic_load_explicit(&s->done, memory_order_relaxed);
+}
+
+/* Makes a stream idle that the caller owns and has emptied. The put lock is held. Returns 0 if an
+   operation has come meanwhile, or if the stream was destroyed; the caller still owns the stream
+   then. *out_block: the block of an empty stream, for the pool, so that ten thousand idle streams
+   take little memory. The memory of a lane belongs to a plan. */
+static inline int ds__cpu_disown(ds__cpu_stream *s, ds__cpu_block **out_block) {
+    *out_block = NULL;
+    if (ds__cpu_has_work(s))
+        return 0;
+    if (s->kind != DS__STREAM_LANE) {
+        *out_block = s->head;
+        s->head = s->tail = NULL;
+    }
+    if (DS__UNLIKELY(atomic_load_explicit(&s->closing, memory_order_relaxed)))
+        return 0;
+    atomic_store(&s->state, DS__CPU_IDLE);
+    return 1;
+}
+
+/* Makes a lane ready, if a launch has given it operations before it became idle: launches do not
+   take put locks. */
+static void ds__cpu_lane_look(ds__cpu_stream *lane) {
+    uint32_t idle = DS__CPU_IDLE;
+    if (atomic_load(&lane->submitted) != atomic_load_explicit(&lane->done, memory_order_relaxed) &&
+        atomic_compare_exchange_strong(&lane->state, &idle, DS__CPU_READY))
+        ds__cpu_push_ready(lane);
+}
+
+/* The rest of ds__cpu_disown, after the put lock is released. */
+static inline void ds__cpu_disown_end(ds__cpu_stream *s, int disowned, ds__cpu_block *block) {
+    if (block) {
+        ds__cpu_block_free(block);
+        ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
+    }
+    if (DS__LIKELY(disowned)) {
+        if (s->kind == DS__STREAM_LANE)
+            ds__cpu_lane_look(s);
+    } else if (ds__cpu_has_work(s)) {
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_push_ready(s);
+    } else {
+        ds__cpu_recycle(s); /* no operation can be enqueued any more */
+    }
+}
+
 /* Gives up a stream that the caller owns and has emptied. The stream becomes idle, or ready if an
    operation has come meanwhile. A destroyed stream is recycled. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
-    for (;;) {
-        /* An empty stream frees its block, so that ten thousand idle streams take little memory.
-           The memory of a lane belongs to a plan. */
-        if (s->kind != DS__STREAM_LANE && ds__spinlock_try(&s->put_lock)) {
-            ds__cpu_block *b = NULL;
-            if (atomic_load_explicit(&s->submitted, memory_order_acquire) ==
-                atomic_load_explicit(&s->done, memory_order_relaxed)) {
-                b = s->head;
-                s->head = s->tail = NULL;
-            }
-            ds__spinlock_unlock(&s->put_lock);
-            if (b) {
-                ds__cpu_block_free(b);
-                ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
-            }
-        }
-        atomic_store(&s->state, DS__CPU_IDLE);
-        uint32_t idle = DS__CPU_IDLE;
-        if (atomic_load(&s->submitted) != atomic_load_explicit(&s->done, memory_order_relaxed)) {
-            if (atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_READY))
-                ds__cpu_push_ready(s);
-            return;
-        }
-        if (!atomic_load(&s->closing))
-            return;
-        if (!atomic_compare_exchange_strong(&s->state, &idle, DS__CPU_RUNNING))
-            return;
-        /* both again, because the destroying thread may have recycled the stream meanwhile, and the
-           object may be another stream by now */
-        if (atomic_load(&s->closing) &&
-            atomic_load(&s->submitted) == atomic_load_explicit(&s->done, memory_order_relaxed)) {
-            ds__cpu_recycle(s);
-            return;
-        }
-    }
+    ds__cpu_block *block;
+    ds__spinlock_lock(&s->put_lock);
+    int disowned = ds__cpu_disown(s, &block);
+    ds__spinlock_unlock(&s->put_lock);
+    ds__cpu_disown_end(s, disowned, block);
 }
 
 /* Returns 1 if the thread will wait for the stream in a moment and run it then. */
@@ -309,11 +329,6 @@ static void ds__cpu_sleep(void) {
     atomic_fetch_sub(&ds__cpu.parked, 1);
 }
 
-static inline int ds__cpu_has_work(ds__cpu_stream *s) {
-    return atomic_load_explicit(&s->submitted, memory_order_relaxed) !=
-           atomic_load_explicit(&s->done, memory_order_relaxed);
-}
-
 /* Parks a stream that the caller owns, if its next operation waits for a number that is not done.
    No thread needs to be woken for such a stream. Returns 1 if the stream is parked; the caller does
    not own it any more then. */
@@ -358,6 +373,18 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     }
 }
 
+/* Gives up the streams that are aside. They become ready if they have work, else idle. Any thread:
+   the monitor calls it for a worker whose operation takes long. */
+static void ds__cpu_return_aside(ds__cpu_worker *w) {
+    for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
+        ds__cpu_stream *s = atomic_load_explicit(&w->aside[i], memory_order_relaxed)
+                                ? atomic_exchange(&w->aside[i], NULL)
+                                : NULL;
+        if (s && !ds__cpu_park_waiting(s))
+            ds__cpu_go_idle(s);
+    }
+}
+
 /* Tells that an operation of the worker that may take long begins (1) or ends (0). Before such an
    operation, the worker gives up the streams that it polls, and leaves the lookers. */
 static void ds__cpu_long(ds__cpu_worker *w, int begin) {
@@ -370,6 +397,10 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         return;
     }
     ds__cpu_unpoll_all(w);
+    if (w->has_aside) {
+        w->has_aside = 0;
+        ds__cpu_return_aside(w);
+    }
     if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && atomic_load(&ds__cpu.ready_mask) &&
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();

@@ -132,6 +132,33 @@ static void ds__cpu_kick_wait(ds__cpu_stream *s) {
         ds__cpu_go_idle(s);
 }
 
+/* Returns 1 if nothing is noted, no order is explored, and the stream has no order with the legacy
+   stream. */
+static inline int ds__cpu_is_usual(const ds__cpu_stream *s) {
+    return !(s->flags & DS_STREAM_BLOCKING) && !ds__cpu_modes(UINT_MAX);
+}
+
+/* Enqueues a launch or a wait on a stream for which ds__cpu_is_usual returns 1. Does the same as
+   ds__cpu_enqueue in fewer instructions, and leaves it to the caller to make the stream ready.
+   Returns 0 if the operation was not enqueued; ds__cpu_enqueue finds the reason. */
+__attribute__((always_inline)) static inline int ds__cpu_put_usual(ds__cpu_stream *s,
+                                                                   const ds__op *op, int kind) {
+    const size_t wait_bytes = offsetof(ds__op, u) + sizeof op->u.wait;
+    ds__op *q = NULL;
+    ds__spinlock_lock(&s->put_lock);
+    if (DS__LIKELY(!atomic_load_explicit(&s->closing, memory_order_relaxed)))
+        q = ds__cpu_room(s, kind == DS__OP_KERNEL ? ds__cpu_op_bytes(op) : wait_bytes);
+    if (DS__LIKELY(q != NULL)) {
+        if (kind == DS__OP_KERNEL)
+            ds__cpu_fill_kernel(q, op);
+        else
+            memcpy(q, op, wait_bytes);
+        ds__cpu_publish(s);
+    }
+    ds__spinlock_unlock(&s->put_lock);
+    return q != NULL;
+}
+
 /* Enqueues an operation; *out_number (may be NULL) is its number. If `op` is NULL, only the order
    with the legacy stream is established, and the number is that of the stream's last operation. */
 static ds_result ds__cpu_enqueue(ds__cpu_stream *s, const ds__op *op, uint64_t *out_number) {
@@ -213,6 +240,25 @@ static inline int ds__cpu_take_drained(ds__cpu_stream *s, uint64_t number) {
            atomic_compare_exchange_strong(&s->state, &state, DS__CPU_RUNNING);
 }
 
+/* Runs a small copy or fill, and passes its number. The caller owns the stream. note: see
+   ds__cpu_run_small. */
+__attribute__((always_inline)) static inline void ds__cpu_small_step(ds__cpu_stream *s,
+                                                                     const ds__op *op,
+                                                                     uint64_t number,
+                                                                     ds__activity_note *note) {
+    if (note)
+        note->begin_time = ds__activity_clock();
+    if (op->kind == DS__OP_COPY)
+        ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
+    else
+        ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+    if (note) {
+        atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
+        ds__cpu_note_write(s, op, note, NULL);
+    }
+    ds__cpu_pass(s, number);
+}
+
 /* Runs a small copy or fill on the caller's thread, if nothing is pending that it must wait for.
    Returns 0 if it did not run; it must be enqueued then. note: NULL, or gets the time at which it
    begins, and its record is written. Always inlined: without a note, nothing of it is left. */
@@ -228,26 +274,17 @@ __attribute__((always_inline)) static inline int ds__cpu_run_small(ds__cpu_strea
     /* an operation may have failed since the caller asked for a failure */
     int failed = mine && ds__cpu_stream_failure(s) != NULL;
     if (mine && !failed)
-        atomic_store(&s->submitted, number + 1);
+        atomic_store_explicit(&s->submitted, number + 1, memory_order_release);
     if (DS__UNLIKELY(legacy))
         ds__spinlock_unlock(&ds__cpu.device[s->device].legacy_lock);
-    if (mine && !failed) {
-        if (note)
-            note->begin_time = ds__activity_clock();
-        if (op->kind == DS__OP_COPY)
-            ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
-        else
-            ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
-        if (note) {
-            atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
-            ds__cpu_note_write(s, op, note, NULL);
-        }
-        ds__cpu_pass(s, number + 1);
-    }
+    if (mine && !failed)
+        ds__cpu_small_step(s, op, number + 1, note);
+    ds__cpu_block *block = NULL;
+    int disowned = mine && ds__cpu_disown(s, &block);
     ds__spinlock_unlock(&s->put_lock);
     if (!mine)
         return 0;
-    ds__cpu_go_idle(s);
+    ds__cpu_disown_end(s, disowned, block);
     if (failed)
         return 0;
     atomic_fetch_add_explicit(&ds__cpu.inlined, 1, memory_order_relaxed);
@@ -341,13 +378,18 @@ static ds_result ds__cpu_run_together(void *const *streams, size_t count,
 }
 
 static inline ds_result ds__cpu_submit_kernel(ds__cpu_stream *s, const ds__op *op) {
-    /* a stream that captures would have captured it */
-    if (DS__UNLIKELY(op->flags & DS__OP_INSIDE))
-        return DS__CHANGED;
     if (DS__UNLIKELY(!op->u.kernel.kernel->cpu_fn))
         return ds__cpu_kernel_load(0, op->u.kernel.kernel);
+    if (DS__LIKELY(ds__cpu_is_usual(s) && !(op->flags & (DS__OP_INSIDE | DS__OP_TOGETHER)) &&
+                   ds__cpu_put_usual(s, op, DS__OP_KERNEL))) {
+        ds__cpu_kick(s);
+        return DS_OK;
+    }
+    /* a stream that captures would have captured it */
+    if (op->flags & DS__OP_INSIDE)
+        return DS__CHANGED;
     ds_result r = ds__cpu_together_ready(s->device, s->share, op);
-    return DS__UNLIKELY(r < 0) ? r : ds__cpu_enqueue(s, op, NULL);
+    return r < 0 ? r : ds__cpu_enqueue(s, op, NULL);
 }
 
 static ds_result ds__cpu_submit_values(ds__cpu_stream *s, const ds__op *op) {
@@ -425,6 +467,17 @@ static ds_result ds__cpu_submit(void *stream, const ds__op *op) {
     }
 }
 
+/* Returns 1 if the stream is known to have passed the number. The last operation of a stream that
+   runs is probably not over. To find out would take the cache line of `done` from the thread that
+   runs the stream, at each of its operations, and cost more than to enqueue the wait. */
+static inline int ds__cpu_is_over(const ds__cpu_stream *on, uint64_t upto) {
+    uint32_t state = atomic_load_explicit(&on->state, memory_order_relaxed);
+    int likely = (state != DS__CPU_RUNNING && state != DS__CPU_READY) ||
+                 upto != atomic_load_explicit(&on->submitted, memory_order_relaxed);
+    return likely && atomic_load_explicit(&on->done, memory_order_acquire) >= upto &&
+           !ds__cpu.fabric;
+}
+
 /* cause: the last operation of `on` up to the number, for records of activity; 0: not known. */
 static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cpu_token on_token,
                                      uint64_t cause) {
@@ -432,14 +485,17 @@ static ds_result ds__cpu_submit_wait(ds__cpu_stream *s, const ds__op *op, ds__cp
     uint64_t upto = on_token.upto;
     /* A wait for work that is done is left out, except on the legacy stream: blocking streams are
        ordered by it. */
-    if ((on == s ||
-         (atomic_load_explicit(&on->done, memory_order_acquire) >= upto && !ds__cpu.fabric)) &&
-        !ds__cpu_failed(on, upto) && s->kind != DS__STREAM_LEGACY)
+    if ((on == s || ds__cpu_is_over(on, upto)) && !ds__cpu_failed(on, upto) &&
+        s->kind != DS__STREAM_LEGACY)
         return DS_OK;
     ds__op wait = *op;
     wait.kind = DS__OP_WAIT;
     wait.u.wait.stream = on;
     wait.u.wait.upto = upto;
+    if (DS__LIKELY(ds__cpu_is_usual(s) && ds__cpu_put_usual(s, &wait, DS__OP_WAIT))) {
+        ds__cpu_kick_wait(s);
+        return DS_OK;
+    }
     ds__activity_tls.cause = cause;
     ds_result r = ds__cpu_enqueue(s, &wait, NULL);
     ds__activity_tls.cause = 0;

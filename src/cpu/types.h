@@ -65,6 +65,7 @@ enum {
     DS__CPU_BLOCK_BYTES = 8192,
     DS__CPU_SLAB_BLOCKS = 32,
     DS__CPU_POLL_SLOTS = 16, /* the most streams that a worker polls */
+    DS__CPU_ASIDE_SLOTS = 8, /* the most streams that a worker sets aside */
     /* default of `spin_ns` */
     DS__CPU_SPIN_NS = 20000,
     /* a thread for host functions that has a processor takes a stream within this time */
@@ -89,8 +90,8 @@ enum {
     DS__CPU_POLLER_NAP_NS = 20000,   /* its shortest interval; the longest is DS__CPU_TICK_NS */
     DS__CPU_PROGRAM_NS = 1000000000, /* longest interval of looks for threads of the program */
     /* operations that a look at a streaming producer should find */
-    DS__CPU_STREAM_BATCH = 64,
-    DS__CPU_STREAM_PAUSES = 400, /* longest pause between such looks: some microseconds */
+    DS__CPU_STREAM_BATCH = 256,
+    DS__CPU_STREAM_NS = 10000, /* longest pause between such looks */
     /* virtual clock: */
     DS__CPU_HOST_NS = 30000000, /* the clock stands for at most this long during host functions */
     DS__CPU_ASK_NS = 200000,    /* a query waits for this long, up to DS__CPU_ASKS times */
@@ -190,8 +191,9 @@ typedef struct ds__cpu_job {
 } ds__cpu_job;
 
 /* Each cache line is for one group of writers: producers (first line), producers while the worker
-   polls (second), the worker while waiting hosts poll (third), rare changes (fourth), threads that
-   park or wake streams (the rest). */
+   polls (second), threads that take or give up the stream while producers look (third), the worker
+   while waiting hosts poll (fourth), rare changes (fifth), threads that park or wake streams (the
+   rest). */
 struct ds__cpu_stream {
     ds__spinlock put_lock;
     uint32_t tail_at;
@@ -204,8 +206,10 @@ struct ds__cpu_stream {
     char pad0[64 - 40];
 
     _Atomic uint64_t submitted;
+    char pad1[64 - 8];
+
     _Atomic uint32_t state;
-    char pad1[64 - 12];
+    char pad4[64 - 4];
 
     _Atomic uint64_t done;
     _Atomic uint32_t waiting; /* 1: the list of waiters is not empty */
@@ -331,6 +335,10 @@ typedef struct ds__cpu_worker {
     uint32_t delay;     /* streaming: pauses between looks */
     _Atomic uint64_t operations;
     int is_long;
+    /* streams that the worker owns between two parts of their work (ds__cpu_set_aside) */
+    _Atomic(ds__cpu_stream *) aside[DS__CPU_ASIDE_SLOTS];
+    uint32_t aside_next; /* the slot that is given up next */
+    int has_aside;
     uint32_t closures; /* run so far */
     int long_closures; /* 1: the last one that was timed was long */
 } ds__cpu_worker;
@@ -341,7 +349,8 @@ static struct {
     size_t memory; /* bytes that this process may use, from ds__os_memory, which reads files */
     int processors;
     int is_inline;
-    uint64_t clock_ns; /* time between two reads of the clock in a row */
+    uint64_t clock_ns;      /* time between two reads of the clock in a row */
+    uint32_t stream_pauses; /* instructions "pause" in DS__CPU_STREAM_NS */
     int is_lax;
     int spin_limit;
     uint64_t seed;

@@ -71,11 +71,11 @@ static void ds__cpu_adapt(ds__cpu_worker *w, uint64_t found) {
     if (w->delay == 0) {
         w->streak += (uint32_t)found;
         if (w->streak >= 24)
-            w->delay = DS__CPU_STREAM_PAUSES / 8;
+            w->delay = ds__cpu.stream_pauses / 8;
     } else if (found < 4) {
         w->streak = w->delay = 0;
     } else if (found < DS__CPU_STREAM_BATCH) {
-        w->delay = w->delay < DS__CPU_STREAM_PAUSES / 2 ? 2 * w->delay : DS__CPU_STREAM_PAUSES;
+        w->delay = w->delay < ds__cpu.stream_pauses / 2 ? 2 * w->delay : ds__cpu.stream_pauses;
     } else if (found > 4 * DS__CPU_STREAM_BATCH) {
         w->delay /= 2;
     }
@@ -353,14 +353,15 @@ static int ds__cpu_watch_hosts(uint64_t *host_progress) {
     return busy;
 }
 
-/* Frees the work that a busy worker holds up: polled streams with new operations, waiters that
-   were missed after the last short operation, and ready streams. */
+/* Frees the work that a busy worker holds up: polled streams with new operations, streams that are
+   aside, waiters that were missed after the last short operation, and ready streams. */
 static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
     for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
         ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
         if (s && ds__cpu_has_work(s))
             ds__cpu_unpoll(s);
     }
+    ds__cpu_return_aside(w);
     ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
     if (running && atomic_load(&running->waiting))
         ds__cpu_notify(running);

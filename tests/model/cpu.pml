@@ -1,9 +1,10 @@
 /* The lock-free rooms src/cpu/scheduler.h, src/cpu/queue.h and src/cpu/host_func.h, checked by spin: a stream with submitted, done and a
    state; a submitter of work and of host functions; two workers that run, poll, let go and sleep; a thread for host functions that spins and
-   sleeps; a waiter that enlists and sleeps until its number is done; a destroyer.
+   sleeps; a waiter that enlists and sleeps until its number is done; a destroyer; a monitor that takes streams that are aside.
    Each statement is one atomic operation of the C code, in its order; seq_cst operations are plain steps, since spin
    explores interleavings. The one weaker store, ds__cpu_pass_short, goes through a store buffer of one entry, which
-   is what x86 and the C model allow: the load that follows may come before it.
+   is what x86 and the C model allow: the load that follows may come before it. A submission is a release store in a
+   critical section, so the load of the state may come before it, too, but not before the lock is taken.
    Properties: every operation runs exactly once and in order; nobody sleeps for ever (a state in which everyone who is left
    is blocked is an invalid end state); a destroyed stream is recycled exactly once, and only when drained. */
 
@@ -18,6 +19,11 @@
 #define HOSTS 0
 #endif
 
+/* 1: a worker may set the stream aside */
+#ifndef ASIDE
+#define ASIDE 0
+#endif
+
 mtype = { IDLE, READY, RUNNING, POLLED, AT_HOST, FREED };
 mtype state = IDLE;
 byte submitted, done, ran, recycled;
@@ -27,6 +33,7 @@ bool queued;                     /* the stream is in the ready list */
 byte mask;                       /* ready_mask */
 byte lookers = WORKERS, parked, wake_word;
 bool pool_lock, wait_lock, put_lock;
+bool aside[WORKERS + 1];         /* a worker owns the stream, which is aside (ds__cpu_set_aside) */
 bool host[OPS];                  /* the operation is a host function */
 bool host_queued;                /* the stream is in the list for host functions */
 byte host_idle, host_spinning, host_word;
@@ -45,9 +52,10 @@ inline push_ready() {
     fi
 }
 
+/* seen_state: the state as the submitter has read it, perhaps before its store of submitted is visible */
 inline kick() {
     if
-    :: state == IDLE ->
+    :: seen_state == IDLE ->
         atomic { if :: state == IDLE -> state = READY; won = true :: else -> won = false fi };
         if :: won -> push_ready() :: else fi
     :: else
@@ -69,7 +77,6 @@ inline to_host() {
 
 /* ds__cpu_kick_host: the submitter takes an idle or polled stream itself. */
 inline kick_host() {
-    seen_state = state;
     if
     :: seen_state == IDLE || seen_state == POLLED ->
         atomic { if :: state == seen_state -> state = RUNNING; won = true :: else -> won = false fi };
@@ -86,25 +93,19 @@ inline kick_host() {
     fi
 }
 
-/* The caller owns the stream. */
+/* The caller owns the stream. It becomes idle only under the put lock; the state changes to READY, or the stream is recycled,
+   after the lock is released. */
 inline go_idle() {
-    do
-    :: state = IDLE;
-       if
-       :: submitted != done ->
-            atomic { if :: state == IDLE -> state = READY; won = true :: else -> won = false fi };
-            if :: won -> push_ready() :: else fi;
-            break
-       :: else
-       fi;
-       if :: !closing -> break :: else fi;
-       atomic { if :: state == IDLE -> state = RUNNING; won = true :: else -> won = false fi };
-       if :: !won -> break :: else fi;
-       if
-       :: submitted == done -> recycled++; state = FREED; break
-       :: else
-       fi
-    od
+    LOCK(put_lock);
+    fresh = (submitted != done);
+    over = closing;
+    if :: !fresh && !over -> state = IDLE :: else fi;
+    UNLOCK(put_lock);
+    if
+    :: fresh -> state = READY; push_ready()
+    :: !fresh && over -> recycled++; state = FREED
+    :: else
+    fi
 }
 
 inline notify() {
@@ -148,6 +149,9 @@ inline run_stream() {
     if :: unfenced -> if :: waiting -> notify() :: else fi :: else fi
 }
 
+/* An exchange of the slot. */
+inline take_aside() { atomic { won = aside[i]; aside[i] = false } }
+
 /* The buffer also drains by itself, at any time. */
 active proctype buffer() {
     do
@@ -156,8 +160,18 @@ active proctype buffer() {
     od
 }
 
-proctype worker() {
-    byte end, n, seen, idle, spinning; bool won, mine, unfenced, polled, gone;
+/* ds__cpu_return_aside, which the monitor calls for a worker that is stuck, at any time. */
+proctype monitor() {
+    byte i; bool won, fresh, over;
+    do
+    :: aside[1] -> i = 1; take_aside(); if :: won -> go_idle() :: else fi
+    :: aside[WORKERS] -> i = WORKERS; take_aside(); if :: won -> go_idle() :: else fi
+    :: quit -> break
+    od
+}
+
+proctype worker(byte i) {
+    byte end, n, seen, idle, spinning; bool won, mine, unfenced, polled, gone, fresh, over;
     do
     :: quit -> break
     :: else ->
@@ -176,9 +190,20 @@ proctype worker() {
         :: mine ->
             run_stream();
             if
-            :: !gone && !closing -> polled = true; state = POLLED
-            :: !gone -> go_idle()
+            :: ASIDE && !gone -> /* aside, while the worker runs another stream; then it may run again */
+                flush(); aside[i] = true;
+                take_aside();
+                if
+                :: won -> if :: true -> run_stream() :: true fi
+                :: else -> gone = true
+                fi
+            :: !ASIDE || gone
+            fi;
+            if
             :: gone
+            :: !gone && submitted != done -> state = READY; push_ready()
+            :: !gone && submitted == done && !closing -> polled = true; state = POLLED
+            :: !gone && submitted == done && closing -> go_idle()
             fi
         :: !mine && polled ->
             if
@@ -208,7 +233,7 @@ proctype worker() {
 
 /* ds__cpu_host_main: the pool's lock is held but while it runs a stream, spins or sleeps. */
 proctype host_thread() {
-    byte n, seen; bool won;
+    byte n, seen; bool won, fresh, over;
     LOCK(pool_lock);
     do
     :: host_queued ->
@@ -253,13 +278,15 @@ proctype host_thread() {
 }
 
 active proctype submitter() {
-    byte idle, spinning; bool won; mtype seen_state;
+    byte idle, spinning; bool won, fresh, over, early; mtype seen_state;
     do
     :: submitted < OPS ->
         LOCK(put_lock);
         if :: HOSTS -> host[submitted] = true :: host[submitted] = false fi;
+        if :: early = true; seen_state = state :: early = false fi;
         submitted++;
         UNLOCK(put_lock);
+        if :: !early -> seen_state = state :: else fi;
         if
         :: host[submitted - 1] -> kick_host()
         :: else -> kick()
@@ -282,11 +309,13 @@ active proctype waiter() {
 }
 
 active proctype destroyer() {
-    bool won, late;
+    bool won, late, fresh, over;
     if :: late = true :: late = false fi;
     if :: late -> waiter_over :: else -> submitted_all fi; /* with work pending, or late enough not to mend what somebody else forgot */
-    LOCK(put_lock); closing = true; UNLOCK(put_lock);
+    LOCK(put_lock);
+    closing = true;
     atomic { if :: state == IDLE -> state = RUNNING; won = true :: else -> won = false fi };
+    UNLOCK(put_lock);
     if :: won -> go_idle() :: else fi
 }
 
@@ -298,4 +327,4 @@ active proctype closer() {
     quit = true
 }
 
-init { byte i; if :: HOSTS -> run host_thread() :: else fi; for (i : 1 .. WORKERS) { run worker() } }
+init { byte i; if :: HOSTS -> run host_thread() :: else fi; if :: ASIDE -> run monitor() :: else fi; for (i : 1 .. WORKERS) { run worker(i) } }
