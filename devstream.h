@@ -4520,6 +4520,62 @@ static inline void ds__spinlock_unlock(ds__spinlock *lock) {
     atomic_store_explicit(&lock->taken, 0, memory_order_release);
 }
 
+/* os/nodes.h - nodes of memory (NUMA).
+
+   Reads which processors are near to which memory (ds__os_nodes). A machine whose memory is equally
+   near to all processors has one node.
+
+   Policy: Linux has a file for each node, /sys/devices/system/node/nodeN/cpulist, with the
+   processors as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
+   Nodes without a processor of the given mask do not count; their memory is far from all threads.
+
+   Invariants: there is at least one node. If the files are missing, unreadable or have none of the
+   processors, all processors are on one node.
+   Locks: none.
+   Threads: any; the function keeps no state. */
+
+enum { DS__OS_NODES = 16 }; /* the most nodes that are told apart */
+
+/* Reads a list of processors such as "0-3,8", as far as it is one. */
+static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
+    memset(out, 0, sizeof *out);
+    while (*text >= '0' && *text <= '9') {
+        char *end;
+        unsigned long first = strtoul(text, &end, 10);
+        unsigned long last = first;
+        if (*end == '-')
+            last = strtoul(end + 1, &end, 10);
+        for (unsigned long i = first; i <= last && i < DS__OS_PROCESSORS; i++)
+            ds__os_affinity_add(out, (unsigned)i);
+        text = *end == ',' ? end + 1 : end;
+    }
+}
+
+/* Writes the processors of each node that the mask allows, at most DS__OS_NODES nodes in the order
+   of their numbers, and returns the number of nodes. root: "" for the machine; tests pass the root
+   of a tree of files. */
+static int ds__os_nodes(const char *root, const ds__os_affinity *allowed, ds__os_affinity *out) {
+    int count = 0;
+    for (int node = 0, missing = 0; count < DS__OS_NODES && missing < 64; node++) {
+        char path[256];
+        char text[4096] = "";
+        snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
+        FILE *f = fopen(path, "re");
+        missing = f ? 0 : missing + 1; /* numbers may have gaps */
+        if (f && !fgets(text, sizeof text, f))
+            *text = 0;
+        if (f)
+            fclose(f);
+        ds__os_cpulist_read(text, &out[count]);
+        for (size_t i = 0; i < sizeof allowed->word / sizeof allowed->word[0]; i++)
+            out[count].word[i] &= allowed->word[i];
+        count += ds__os_affinity_count(&out[count]) > 0;
+    }
+    if (count == 0)
+        out[count++] = *allowed;
+    return count;
+}
+
 /* os/thread.h - threads, mutexes and thread-specific data.
 
    Wraps the threads of POSIX: ds__mutex, ds__rwlock and ds__condition for sections that may sleep,
@@ -9988,10 +10044,11 @@ static void ds__cpu_affinity_bind(void) {
    takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
    gate of an executable only count: their state is COUNTS, and they have no operations.
    Locks: the order is a device's legacy lock, a stream's put lock, the device's lock,
-   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock` and before the pool's lock
-   (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
-   before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
-   stream takes put locks under the device's lock, before another thread can use that stream.
+   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock`, before the pool's lock
+   (`ds__cpu.lock`) and before the lock of a group of workers. The core's capture lock and the
+   mutex of the shared-memory registries come before an event's lock, `object_lock` before
+   `raw_lock`. Exception: the creation of a legacy stream takes put locks under the device's lock,
+   before another thread can use that stream.
    Threads: caller's threads, workers, threads for host functions, one monitor, one watcher for
    interprocess events, and one poller for words of memory. The options at the head of `ds__cpu`
    are set before the first of these threads starts. */
@@ -10021,7 +10078,11 @@ enum {
     DS__CPU_HOST_TAKE_NS = 1000,
     /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
-    DS__CPU_CLOSURES = 64, /* of so many closures in a row, one is timed */
+    DS__CPU_MAX_WORKERS = 256,
+    DS__CPU_GROUPS = 16,       /* the most groups of workers */
+    DS__CPU_GROUP_WORKERS = 8, /* the most workers of a group, unless there are too many */
+    DS__CPU_ROAM = 64,         /* of so many looks, a worker begins one with another group */
+    DS__CPU_CLOSURES = 64,     /* of so many closures in a row, one is timed */
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
     /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
@@ -10178,7 +10239,8 @@ struct ds__cpu_stream {
     /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
     int share; /* threads that may run one of its operations at once; 0: all. As for `level` */
-    char pad3[64 - 52];
+    int group; /* its workers take the stream first (cpu/ready.h) */
+    char pad3[64 - 56];
 
     ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;
@@ -10187,7 +10249,7 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    int queued; /* 1: in the list of ready streams of `queued_level` */
+    int queued; /* 1: in its group's list of ready streams of `queued_level` */
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* ranges that failed before resets, the latest first */
     ds__cpu_past first_past;
@@ -10272,8 +10334,20 @@ typedef struct ds__cpu_event {
     struct ds__cpu_event *next; /* free list */
 } ds__cpu_event;
 
+/* The ready streams of a group of workers (cpu/ready.h). */
+typedef struct ds__cpu_group {
+    ds__spinlock lock; /* of the lists */
+    ds__cpu_stream *head[DS__CPU_LEVELS];
+    ds__cpu_stream *tail[DS__CPU_LEVELS];
+    char pad0[64];
+    _Atomic uint32_t mask; /* bit: a level with ready streams; lowest bit most urgent */
+    char pad1[64];
+} ds__cpu_group;
+
 typedef struct ds__cpu_worker {
     ds__os_thread thread;
+    int group;
+    uint32_t looks; /* for a ready stream */
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -10314,17 +10388,17 @@ static struct {
     _Atomic uint64_t spin_ns;
     int started;
     int workers_started;
-    char pad3[64]; /* the fields above are only read after the start, but for `spin_ns` */
-    /* ready streams */
-    ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
-    ds__cpu_stream *ready_head[DS__CPU_LEVELS];
-    ds__cpu_stream *ready_tail[DS__CPU_LEVELS];
+    int groups;      /* of workers */
+    int nodes;       /* of memory, with workers */
+    int node_groups; /* groups of a node: those from node_groups * node on */
+    char pad3[64];   /* the fields above are only read after the start, but for `spin_ns` */
+    ds__cpu_group ready[DS__CPU_GROUPS];
+    ds__spinlock lock; /* host list, jobs, counts of threads */
     ds__cpu_stream *host_head;
     ds__cpu_stream *host_tail;
     ds__cpu_job *jobs;
-    uint64_t random;
+    uint64_t random; /* with a seed; under the lock of the only group */
     char pad0[64];
-    _Atomic uint32_t ready_mask; /* bit: a level with ready streams; lowest bit most urgent */
     _Atomic int job_count;
     /* workers that will look at the ready streams within microseconds */
     _Atomic int lookers;
@@ -10804,9 +10878,9 @@ static ds_result ds__cpu_put(ds__cpu_stream *s, const ds__op *op) {
    no submission comes for DS__CPU_STALL_TICKS ticks.
 
    Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
-   ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
+   ready[0].head[0], and its `mask` is 1 exactly if the heap holds a stream. A stream in the heap
    has a `virt` and is `queued`.
-   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the pool's lock. The
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the group's lock. The
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 
@@ -10824,7 +10898,7 @@ static void ds__cpu_virtual_ready(void) {
 }
 
 /* Joins two heaps of ready streams, each of which may be empty (NULL), and returns the root. A
-   stream's `prev` is its first child, and `next` its next sibling. The pool's lock is held. */
+   stream's `prev` is its first child, and `next` its next sibling. The group's lock is held. */
 static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
     if (!a || !b)
         return a ? a : b;
@@ -10842,12 +10916,12 @@ static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
 static void ds__cpu_heap_add(ds__cpu_stream *s) {
     s->queued = 1;
     s->prev = s->next = NULL;
-    ds__cpu.ready_head[0] = ds__cpu_heap_join(ds__cpu.ready_head[0], s);
-    atomic_store(&ds__cpu.ready_mask, 1);
+    ds__cpu.ready[0].head[0] = ds__cpu_heap_join(ds__cpu.ready[0].head[0], s);
+    atomic_store(&ds__cpu.ready[0].mask, 1);
 }
 
 static ds__cpu_stream *ds__cpu_heap_pop(void) {
-    ds__cpu_stream *first = ds__cpu.ready_head[0];
+    ds__cpu_stream *first = ds__cpu.ready[0].head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;
     /* joins the children in pairs, then all pairs */
@@ -10868,10 +10942,172 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
         pairs = next;
     }
     first->queued = 0;
-    ds__cpu.ready_head[0] = rest;
+    ds__cpu.ready[0].head[0] = rest;
     if (!rest)
-        atomic_store(&ds__cpu.ready_mask, 0);
+        atomic_store(&ds__cpu.ready[0].mask, 0);
     return first;
+}
+
+/* cpu/ready.h - lists of ready streams.
+
+   Lists the streams that a worker may take (ds__cpu_ready_add), and takes them: any stream
+   (ds__cpu_pop_ready) or a given one (ds__cpu_take_ready).
+
+   Policy: the workers are divided into groups, and each group has lists of its own, one for each
+   priority, behind a lock of its own. A stream belongs to one group, so launches on all streams
+   share no lock. A worker takes a stream of its own group, unless another group has a more urgent
+   one, or its own has none. Each DS__CPU_ROAM-th time it begins with another group, so that a group
+   whose workers are all in long operations does not starve. With one group, streams of a priority
+   run in the order in which they became ready. cpu/place.h makes the groups.
+
+   Invariants: a stream is in a list exactly if `queued` is set, and its state is then READY. `mask`
+   has a bit for each level whose list is not empty. With a seed or a fabric there is one group.
+   Locks: the lock of a group guards its lists, and is a leaf.
+   Threads: any. */
+
+/* Returns the levels that have ready streams in any group; the lowest bit is the most urgent. */
+static inline uint32_t ds__cpu_ready(void) {
+    uint32_t mask = atomic_load(&ds__cpu.ready[0].mask);
+    for (int g = 1; g < ds__cpu.groups; g++)
+        mask |= atomic_load(&ds__cpu.ready[g].mask);
+    return mask;
+}
+
+/* Returns the levels that have ready streams in the stream's group. */
+static inline uint32_t ds__cpu_ready_beside(const ds__cpu_stream *s) {
+    return atomic_load_explicit(&ds__cpu.ready[s->group].mask, memory_order_relaxed);
+}
+
+/* Appends the stream, whose state is READY, to the list of its level. The group's lock is held. */
+static void ds__cpu_link_ready(ds__cpu_group *g, ds__cpu_stream *s) {
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
+        ds__cpu_heap_add(s);
+        return;
+    }
+    int level = atomic_load_explicit(&s->level, memory_order_relaxed);
+    s->queued = 1;
+    s->queued_level = level;
+    s->next = NULL;
+    s->prev = g->tail[level];
+    if (s->prev)
+        s->prev->next = s;
+    else
+        g->head[level] = s;
+    g->tail[level] = s;
+    if (!s->prev)
+        atomic_store(&g->mask, atomic_load_explicit(&g->mask, memory_order_relaxed) | 1u << level);
+}
+
+/* Takes the stream out of its list, and makes the caller its owner. The group's lock is held. */
+static void ds__cpu_unlink_ready(ds__cpu_group *g, ds__cpu_stream *s) {
+    /* not `level`: a lane may be listed at the level of the launch before */
+    int level = s->queued_level;
+    s->queued = 0;
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        g->head[level] = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    else
+        g->tail[level] = s->prev;
+    if (!g->head[level])
+        atomic_store(&g->mask,
+                     atomic_load_explicit(&g->mask, memory_order_relaxed) & ~(1u << level));
+}
+
+/* Lists the stream, whose state the caller has set to READY. */
+static void ds__cpu_ready_add(ds__cpu_stream *s) {
+    ds__cpu_group *g = &ds__cpu.ready[s->group];
+    ds__spinlock_lock(&g->lock);
+    ds__cpu_link_ready(g, s);
+    ds__spinlock_unlock(&g->lock);
+}
+
+/* Makes all streams of the list ready, and returns their number. Those of a group become ready at
+   once, so that the most urgent one is taken first. */
+static int ds__cpu_ready_add_woken(ds__cpu_waiter *woken) {
+    int count = 0;
+    ds__cpu_group *locked = NULL;
+    for (; woken; count++) {
+        ds__cpu_stream *s = woken->parked;
+        ds__cpu_group *g = &ds__cpu.ready[s->group];
+        woken = woken->next; /* before the stream is ready: the waiter is part of it */
+        if (g != locked && locked)
+            ds__spinlock_unlock(&locked->lock);
+        if (g != locked)
+            ds__spinlock_lock(&g->lock);
+        locked = g;
+        atomic_store(&s->state, DS__CPU_READY);
+        ds__cpu_link_ready(g, s);
+    }
+    if (locked)
+        ds__spinlock_unlock(&locked->lock);
+    return count;
+}
+
+/* Returns the stream of a group that is to run next: the oldest of the most urgent level, with a
+   seed a random one. NULL: none is ready. The group's lock is held. */
+static ds__cpu_stream *ds__cpu_ready_first(ds__cpu_group *g) {
+    uint32_t mask = atomic_load_explicit(&g->mask, memory_order_relaxed);
+    ds__cpu_stream *s = mask ? g->head[__builtin_ctz(mask)] : NULL;
+    if (DS__UNLIKELY(ds__cpu.seed) && s) {
+        ds__cpu.random = ds__cpu.random * 6364136223846793005u + 1442695040888963407u;
+        for (uint64_t n = ds__cpu.random >> 61; n && s->next; n--)
+            s = s->next;
+    }
+    return s;
+}
+
+/* Returns the group with the most urgent ready stream; of groups with equally urgent streams, the
+   first one from `home` on. NULL: no stream is ready. */
+static inline ds__cpu_group *ds__cpu_ready_group(int home) {
+    ds__cpu_group *best = &ds__cpu.ready[home];
+    uint32_t mask = atomic_load(&best->mask);
+    for (int i = 1; i < ds__cpu.groups; i++) {
+        ds__cpu_group *g = &ds__cpu.ready[(home + i) % ds__cpu.groups];
+        uint32_t other = atomic_load(&g->mask);
+        /* the lowest bit decides: lower is more urgent */
+        if (other && (!mask || (other & -other) < (mask & -mask))) {
+            best = g;
+            mask = other;
+        }
+    }
+    return mask ? best : NULL;
+}
+
+/* Takes the most urgent ready stream, that of the worker's group `home` first. The caller becomes
+   its owner. NULL: none is ready, or other threads have just taken them. */
+static ds__cpu_stream *ds__cpu_pop_ready(int home) {
+    ds__cpu_group *g = ds__cpu_ready_group(home);
+    if (!g)
+        return NULL;
+    ds__cpu_stream *s;
+    ds__spinlock_lock(&g->lock);
+    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
+        s = g->head[0] ? ds__cpu_heap_pop() : NULL;
+    } else {
+        s = ds__cpu_ready_first(g);
+        if (s)
+            ds__cpu_unlink_ready(g, s);
+    }
+    if (s)
+        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
+    ds__spinlock_unlock(&g->lock);
+    return s;
+}
+
+/* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
+static int ds__cpu_take_ready(ds__cpu_stream *s) {
+    ds__cpu_group *g = &ds__cpu.ready[s->group];
+    ds__spinlock_lock(&g->lock);
+    int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
+    if (mine) {
+        ds__cpu_unlink_ready(g, s);
+        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
+    }
+    ds__spinlock_unlock(&g->lock);
+    return mine;
 }
 
 /* cpu/scheduler.h - hand-over of streams between threads.
@@ -10884,19 +11120,17 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
    a value that the other side stores first:
    1. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
       reverse.
-   2. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
-      does the reverse.
+   2. ready/asleep: ds__cpu_push_ready sets a bit of ds__cpu_group.mask, then loads `lookers`;
+      ds__cpu_sleep does the reverse.
    3. publish/idle and destroy/idle: a stream becomes idle only under its put lock. A thread that
       enqueues, or destroys the stream, holds that lock. It either comes first, and the owner sees
       `submitted` or `closing`, or it finds the state IDLE. So a submission needs no barrier but
       the lock. Launches give lanes operations without the lock; there, both sides store and then
       load, as above.
 
-   Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
-   READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
-   list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
-   sleeps or runs a long operation.
-   Locks: ready lists change under the pool's lock, a list of waiters under the stream's
+   Invariants: `waiting` is 1 if the list of waiters is not empty. Without a fabric, a worker
+   counts in `lookers` except while it sleeps or runs a long operation.
+   Locks: ready lists change under the lock of their group, a list of waiters under the stream's
    `wait_lock`. The two are never held together. ds__cpu_go_idle takes the put lock, so its caller
    holds none of these. No user code and no wait runs under these locks.
    Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
@@ -10913,95 +11147,16 @@ static void ds__cpu_wake_monitor(void) {
         ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
-/* Appends the stream, whose state is READY, to the list of its level. The pool's lock is held. */
-static void ds__cpu_link_ready(ds__cpu_stream *s) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
-        ds__cpu_heap_add(s);
-        return;
-    }
-    int level = atomic_load_explicit(&s->level, memory_order_relaxed);
-    s->queued = 1;
-    s->queued_level = level;
-    s->next = NULL;
-    s->prev = ds__cpu.ready_tail[level];
-    if (s->prev)
-        s->prev->next = s;
-    else
-        ds__cpu.ready_head[level] = s;
-    ds__cpu.ready_tail[level] = s;
-    if (!s->prev)
-        atomic_store(&ds__cpu.ready_mask,
-                     atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) | 1u << level);
-}
-
-/* Takes the stream out of its list. The pool's lock is held. */
-static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
-    /* not `level`: a lane may be listed at the level of the launch before */
-    int level = s->queued_level;
-    s->queued = 0;
-    if (s->prev)
-        s->prev->next = s->next;
-    else
-        ds__cpu.ready_head[level] = s->next;
-    if (s->next)
-        s->next->prev = s->prev;
-    else
-        ds__cpu.ready_tail[level] = s->prev;
-    if (!ds__cpu.ready_head[level])
-        atomic_store(&ds__cpu.ready_mask,
-                     atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) &
-                         ~(1u << level));
-}
-
 /* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
    look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__spinlock_lock(&ds__cpu.lock);
-    ds__cpu_link_ready(s);
-    ds__spinlock_unlock(&ds__cpu.lock);
+    ds__cpu_ready_add(s);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
     }
     if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
-}
-
-/* Takes the most urgent ready stream, the oldest of a level first, with a seed a random one. The
-   caller becomes its owner. NULL: none is ready. */
-static ds__cpu_stream *ds__cpu_pop_ready(void) {
-    if (atomic_load(&ds__cpu.ready_mask) == 0)
-        return NULL;
-    ds__cpu_stream *s = NULL;
-    ds__spinlock_lock(&ds__cpu.lock);
-    uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-    if (DS__UNLIKELY(mask && ds__cpu.fabric)) {
-        s = ds__cpu_heap_pop();
-    } else if (mask) {
-        s = ds__cpu.ready_head[__builtin_ctz(mask)];
-        if (ds__cpu.seed) {
-            ds__cpu.random = ds__cpu.random * 6364136223846793005u + 1442695040888963407u;
-            for (uint64_t n = ds__cpu.random >> 61; n && s->next; n--)
-                s = s->next;
-        }
-        ds__cpu_unlink_ready(s);
-    }
-    if (s)
-        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    ds__spinlock_unlock(&ds__cpu.lock);
-    return s;
-}
-
-/* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
-static int ds__cpu_take_ready(ds__cpu_stream *s) {
-    ds__spinlock_lock(&ds__cpu.lock);
-    int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
-    if (mine) {
-        ds__cpu_unlink_ready(s);
-        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    }
-    ds__spinlock_unlock(&ds__cpu.lock);
-    return mine;
 }
 
 /* Makes an idle stream ready after a submission. In any other state, the thread that has the stream
@@ -11079,17 +11234,8 @@ static int ds__cpu_is_awaited(const ds__cpu_stream *s) {
 
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
-    int count = 0;
     int awaited = !woken->next && ds__cpu_is_awaited(woken->parked);
-    ds__spinlock_lock(&ds__cpu.lock);
-    while (woken) {
-        ds__cpu_stream *s = woken->parked;
-        woken = woken->next;
-        atomic_store(&s->state, DS__CPU_READY);
-        ds__cpu_link_ready(s);
-        count++;
-    }
-    ds__spinlock_unlock(&ds__cpu.lock);
+    int count = ds__cpu_ready_add_woken(woken);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -11192,8 +11338,7 @@ static void ds__cpu_sleep(void) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
     atomic_fetch_sub(&ds__cpu.lookers, 1);
-    if (atomic_load(&ds__cpu.ready_mask) == 0 && atomic_load(&ds__cpu.job_count) == 0 &&
-        !atomic_load(&ds__cpu.quit))
+    if (ds__cpu_ready() == 0 && atomic_load(&ds__cpu.job_count) == 0 && !atomic_load(&ds__cpu.quit))
         ds__futex_wait(&ds__cpu.wake_word, word, DS__FOREVER);
     atomic_fetch_add(&ds__cpu.lookers, 1);
     atomic_fetch_sub(&ds__cpu.parked, 1);
@@ -11271,7 +11416,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         w->has_aside = 0;
         ds__cpu_return_aside(w);
     }
-    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && atomic_load(&ds__cpu.ready_mask) &&
+    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && ds__cpu_ready() &&
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
@@ -11311,8 +11456,7 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
    piece in `taken`; front and back therefore never meet. leave: the thread stops if there are ready
    streams. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
-    while (limit-- > 0 &&
-           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
+    while (limit-- > 0 && !(leave && ds__cpu_ready())) {
         /* acquire: after the last piece, the owner must see the others in `users` */
         size_t before = atomic_fetch_add_explicit(&job->taken, 1, memory_order_acq_rel);
         if (before >= job->pieces)
@@ -12632,8 +12776,8 @@ static int ds__cpu_take_time(ds__cpu_stream *s, const ds__op *op) {
    DS__CPU_GONE the stream belongs to another thread, and the operation has not been passed. On a
    failed stream kernels, copies, fills and host functions are skipped, but passed; callbacks and
    frees still run. At most DS__CPU_NESTED streams run inside one another on a thread.
-   Locks: no lock of the driver is held while an operation runs. A change of owner takes the
-   pool's lock, a pass with waiters `wait_lock`.
+   Locks: no lock of the driver is held while an operation runs. A change of owner takes
+   the lock of a group of workers, a pass with waiters `wait_lock`.
    Threads: a worker or a waiting host thread (DS__CPU_WORK), a thread for host functions
    (DS__CPU_HOST), or the submitter in inline mode (DS__CPU_ALL). Different streams run
    concurrently. */
@@ -12737,7 +12881,7 @@ static int ds__cpu_take_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
 static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto) {
     uint32_t state = atomic_load(&on->state);
-    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    uint32_t ready = ds__cpu_ready_beside(s);
     int mine = 0;
     if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed ||
         (ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)))
@@ -12971,7 +13115,7 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
    left: operations are left. w: NULL if the caller is not a worker, and gives way to none. */
 static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
                                     int left) {
-    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    uint32_t ready = ds__cpu_ready_beside(s);
     int batch = (count & (DS__CPU_BATCH - 1)) == 0;
     return w && left &&
            (ds__cpu.fabric ||
@@ -13063,6 +13207,125 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     if (result != DS__CPU_GONE)
         ds__cpu_give_up(w, s, result);
     return 1;
+}
+
+/* cpu/place.h - placement of workers and streams on a machine with several nodes of memory.
+
+   Divides the workers into groups (ds__cpu_place_workers), gives a stream its group
+   (ds__cpu_place_stream), and binds a worker to the processors of its node (ds__cpu_place_bind).
+
+   Policy:
+   1. Workers are spread over the nodes in proportion to the processors that the process may use, by
+      its affinity mask or its list of processors. With a list, worker i is on the node of its
+      processor.
+   2. Workers of a node are divided into groups of at most DS__CPU_GROUP_WORKERS, or more if there
+      would be more than DS__CPU_GROUPS groups.
+   3. The streams of device d are on node d modulo the number of nodes, by turns on its groups. The
+      memory of a device is touched first by its kernels and copies, so the system places the memory
+      on the node of its workers.
+   4. On several nodes, a worker without a list is bound to all allowed processors of its node. On
+      one node it is not bound. Workers without work take streams of any node.
+
+   Invariants: each node in `nodes` has at least one worker, and each group too. With a seed, a
+   fabric or inline execution there is one group.
+   Locks: none; ds__cpu_place_stream counts atomically.
+   Threads: ds__cpu_place_workers runs before the workers start, ds__cpu_place_bind on a worker. */
+
+/* Of the running driver. `mask` has the processors of each node. */
+static struct {
+    ds__os_affinity mask[DS__OS_NODES];
+    _Atomic uint32_t streams[DS__OS_NODES]; /* that were placed on each */
+} ds__cpu_places;
+
+/* Returns the node of a worker: that of its listed processor, or else in proportion. */
+static int ds__cpu_place_node(int worker, int workers, int nodes) {
+    int processors = 0;
+    int before = 0;
+    int node = 0;
+    if (ds__cpu_bound.count) {
+        unsigned processor = ds__cpu_bound.processor[worker % ds__cpu_bound.count];
+        while (node < nodes - 1 && !ds__os_affinity_has(&ds__cpu_places.mask[node], processor))
+            node++;
+        return node;
+    }
+    for (int i = 0; i < nodes; i++)
+        processors += ds__os_affinity_count(&ds__cpu_places.mask[i]);
+    /* the processor at the worker's share of all of them */
+    int at = (int)((int64_t)worker * processors / workers);
+    while (node < nodes - 1) {
+        before += ds__os_affinity_count(&ds__cpu_places.mask[node]);
+        if (at < before)
+            break;
+        node++;
+    }
+    return node;
+}
+
+/* Leaves out nodes without workers, so that no stream waits for one. Returns the number of nodes,
+   and writes the nodes of the workers, and the number of workers of each node. */
+static int ds__cpu_place_nodes(int workers, int *node_of, int *count) {
+    ds__os_affinity allowed = ds__cpu_bound.mask;
+    if (!ds__cpu_bound.count)
+        ds__os_affinity_get(&allowed);
+    int nodes = ds__os_nodes("", &allowed, ds__cpu_places.mask);
+    int used = 0;
+    memset(count, 0, DS__OS_NODES * sizeof *count);
+    for (int i = 0; i < workers; i++) {
+        node_of[i] = ds__cpu_place_node(i, workers, nodes);
+        count[node_of[i]]++;
+    }
+    for (int n = 0; n < nodes; n++) {
+        if (!count[n])
+            continue;
+        for (int i = 0; i < workers; i++)
+            node_of[i] = node_of[i] == n ? used : node_of[i];
+        count[used] = count[n];
+        ds__cpu_places.mask[used++] = ds__cpu_places.mask[n];
+    }
+    return used;
+}
+
+/* Divides the workers into groups. */
+static void ds__cpu_place_workers(int workers) {
+    int node_of[DS__CPU_MAX_WORKERS];
+    int count[DS__OS_NODES];
+    int placed[DS__OS_NODES] = { 0 };
+    ds__cpu.groups = ds__cpu.nodes = ds__cpu.node_groups = 1;
+    if (ds__cpu_modes(DS__CPU_ORDERED))
+        return;
+    int nodes = ds__cpu_place_nodes(workers, node_of, count);
+    int groups = DS__CPU_GROUPS / nodes;
+    for (int n = 0; n < nodes; n++) { /* the node with the fewest workers must fill its groups */
+        int wanted = (count[n] + DS__CPU_GROUP_WORKERS - 1) / DS__CPU_GROUP_WORKERS;
+        int most = wanted > count[n] ? count[n] : wanted;
+        groups = most < groups ? most : groups;
+    }
+    ds__cpu.nodes = nodes;
+    ds__cpu.node_groups = groups;
+    ds__cpu.groups = nodes * groups;
+    for (int i = 0; i < workers; i++) {
+        int n = node_of[i];
+        ds__cpu.worker[i].group = n * groups + placed[n]++ % groups;
+    }
+}
+
+/* Returns the group of a new stream of the device. */
+static int ds__cpu_place_stream(int device) {
+    if (DS__LIKELY(ds__cpu.groups == 1))
+        return 0;
+    int node = device % ds__cpu.nodes;
+    uint32_t turn =
+        atomic_fetch_add_explicit(&ds__cpu_places.streams[node], 1, memory_order_relaxed);
+    return node * ds__cpu.node_groups + (int)(turn % (uint32_t)ds__cpu.node_groups);
+}
+
+/* Binds the calling thread, which is the worker, to its processor of the list, or else to its
+   node. */
+static void ds__cpu_place_bind(const ds__cpu_worker *w) {
+    if (ds__cpu_bound.count)
+        ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
+    else if (ds__cpu.nodes > 1)
+        (void)ds__os_affinity_set(&ds__cpu_places.mask[w->group / ds__cpu.node_groups]);
 }
 
 /* cpu/worker.h - main loops of workers, host-function threads, monitor.
@@ -13169,7 +13432,7 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
             ds__cpu_await_hosts(); /* each looks at the words at its end, with its time */
             if (atomic_exchange(&ds__cpu.value_look, 0))
                 (void)ds__cpu_values_look(atomic_load(&ds__cpu.clock));
-            ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
+            ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready(0);
             if (s) {
                 ds__cpu_run(w, s, UINT64_MAX);
                 continue;
@@ -13194,7 +13457,9 @@ static int ds__cpu_look(ds__cpu_worker *w) {
     for (uint32_t i = 0;
          i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
         ds__processor_pause();
-    ds__cpu_stream *s = ds__cpu_pop_ready();
+    int roams = ++w->looks % DS__CPU_ROAM == 0;
+    int home = roams ? (int)(w->looks / DS__CPU_ROAM) % ds__cpu.groups : w->group;
+    ds__cpu_stream *s = ds__cpu_pop_ready(home);
     if (s) {
         ds__cpu_unpoll_fresh(w);
         if (ds__cpu.seed)
@@ -13245,7 +13510,7 @@ static int ds__cpu_spins_on(int looks, uint64_t since) {
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
-    ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
+    ds__cpu_place_bind(w);
     ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -13273,7 +13538,7 @@ static void *ds__cpu_worker_main(void *arg) {
             spinning = 0;
         }
         ds__cpu_unpoll_all(w);
-        if (atomic_load(&ds__cpu.ready_mask))
+        if (ds__cpu_ready())
             continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
@@ -13298,7 +13563,7 @@ static void ds__cpu_host_spin(int called) {
                         !atomic_load_explicit(&ds__cpu.quit, memory_order_relaxed) &&
                         ds__cpu_spins_on(looks, since);
          looks++) {
-        if (atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) && ds__cpu_is_crowded())
+        if (ds__cpu_ready() && ds__cpu_is_crowded())
             break;
         ds__processor_pause();
     }
@@ -13380,7 +13645,7 @@ static void *ds__cpu_host_main(void *unused) {
 static int ds__cpu_watch_held(void) {
     static int ticks;
     static uint64_t seen;
-    if (!atomic_load(&ds__cpu.ready_mask))
+    if (!ds__cpu_ready())
         return 0;
     uint64_t puts = atomic_load(&ds__cpu.puts);
     if (!ds__cpu_held() || puts != seen)
@@ -13421,7 +13686,7 @@ static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
     ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
     if (running && atomic_load(&running->waiting))
         ds__cpu_notify(running);
-    if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+    if (ds__cpu_ready() && atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
 
@@ -14638,6 +14903,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
+    s->group = ds__cpu_place_stream(device);
     s->handle = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
@@ -17392,7 +17658,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure))
             ds__cpu_forgive(lane);
     }
-    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    uint32_t ready = ds__cpu_ready_beside(s);
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
                !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
     for (uint32_t i = 0; i < x->lanes; i++) {
@@ -18320,8 +18586,9 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are requested; 1 to %d are allowed", desc->devices,
                 DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256,
-                "%d workers are requested; 1 to 256 are allowed", desc->workers);
+    DS__REQUIRE(desc->workers >= 0 && desc->workers <= DS__CPU_MAX_WORKERS,
+                "%d workers are requested; 1 to %d are allowed", desc->workers,
+                DS__CPU_MAX_WORKERS);
     DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE |
                                            DS_CPU_UNREACHABLE)) == 0,
                 "unknown CPU flags %#x", desc->flags);
@@ -18471,7 +18738,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         processors = listed < processors ? listed : processors;
     }
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
-                                 processors > 2 ? processors : 2, 256);
+                                 processors > 2 ? processors : 2, DS__CPU_MAX_WORKERS);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
@@ -18578,6 +18845,7 @@ static ds_result ds__cpu_init(void) {
         return r;
     }
     ds__cpu_limits_set(desc);
+    ds__cpu_place_workers(workers);
     int error = ds__cpu_threads_start(workers);
     if (error) {
         ds__cpu_deinit();

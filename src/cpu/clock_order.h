@@ -6,9 +6,9 @@
    no submission comes for DS__CPU_STALL_TICKS ticks.
 
    Invariants: the heap is ordered by virtual time, then by creation of the streams. Its root is
-   ready_head[0], and `ready_mask` is 1 exactly if the heap holds a stream. A stream in the heap
+   ready[0].head[0], and its `mask` is 1 exactly if the heap holds a stream. A stream in the heap
    has a `virt` and is `queued`.
-   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the pool's lock. The
+   Locks: ds__cpu_heap_join, ds__cpu_heap_add and ds__cpu_heap_pop expect the group's lock. The
    other functions take none.
    Threads: any thread may make a stream ready. Only the one worker takes a stream from the heap. */
 #ifndef DS__CPU_CLOCK_ORDER_H
@@ -30,7 +30,7 @@ static void ds__cpu_virtual_ready(void) {
 }
 
 /* Joins two heaps of ready streams, each of which may be empty (NULL), and returns the root. A
-   stream's `prev` is its first child, and `next` its next sibling. The pool's lock is held. */
+   stream's `prev` is its first child, and `next` its next sibling. The group's lock is held. */
 static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
     if (!a || !b)
         return a ? a : b;
@@ -48,12 +48,12 @@ static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
 static void ds__cpu_heap_add(ds__cpu_stream *s) {
     s->queued = 1;
     s->prev = s->next = NULL;
-    ds__cpu.ready_head[0] = ds__cpu_heap_join(ds__cpu.ready_head[0], s);
-    atomic_store(&ds__cpu.ready_mask, 1);
+    ds__cpu.ready[0].head[0] = ds__cpu_heap_join(ds__cpu.ready[0].head[0], s);
+    atomic_store(&ds__cpu.ready[0].mask, 1);
 }
 
 static ds__cpu_stream *ds__cpu_heap_pop(void) {
-    ds__cpu_stream *first = ds__cpu.ready_head[0];
+    ds__cpu_stream *first = ds__cpu.ready[0].head[0];
     ds__cpu_stream *pairs = NULL;
     ds__cpu_stream *rest = NULL;
     /* joins the children in pairs, then all pairs */
@@ -74,9 +74,9 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
         pairs = next;
     }
     first->queued = 0;
-    ds__cpu.ready_head[0] = rest;
+    ds__cpu.ready[0].head[0] = rest;
     if (!rest)
-        atomic_store(&ds__cpu.ready_mask, 0);
+        atomic_store(&ds__cpu.ready[0].mask, 0);
     return first;
 }
 

@@ -90,7 +90,7 @@ static int ds__cpu_options_apply(const ds_cpu_desc *desc) {
         processors = listed < processors ? listed : processors;
     }
     int workers = ds__cpu_option(desc->workers, "DEVSTREAM_CPU_WORKERS",
-                                 processors > 2 ? processors : 2, 256);
+                                 processors > 2 ? processors : 2, DS__CPU_MAX_WORKERS);
     ds__cpu.devices = ds__cpu_option(desc->devices, "DEVSTREAM_CPU_DEVICES", 1, DS_CPU_MAX_DEVICES);
     ds__cpu.processors = processors;
     ds__cpu.spin_limit = processors > 1 ? processors - 1 : 1;
@@ -197,6 +197,7 @@ static ds_result ds__cpu_init(void) {
         return r;
     }
     ds__cpu_limits_set(desc);
+    ds__cpu_place_workers(workers);
     int error = ds__cpu_threads_start(workers);
     if (error) {
         ds__cpu_deinit();

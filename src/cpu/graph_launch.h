@@ -273,7 +273,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         else if (atomic_load(&lane->failure) && !atomic_load(&ds__cpu.device[lane->device].failure))
             ds__cpu_forgive(lane);
     }
-    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    uint32_t ready = ds__cpu_ready_beside(s);
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
                !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
     for (uint32_t i = 0; i < x->lanes; i++) {

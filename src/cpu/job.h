@@ -38,8 +38,7 @@ static void ds__cpu_job_unlink(ds__cpu_job *job) {
    piece in `taken`; front and back therefore never meet. leave: the thread stops if there are ready
    streams. */
 static void ds__cpu_job_work(ds__cpu_job *job, int worker, int leave, size_t limit) {
-    while (limit-- > 0 &&
-           !(leave && atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed))) {
+    while (limit-- > 0 && !(leave && ds__cpu_ready())) {
         /* acquire: after the last piece, the owner must see the others in `users` */
         size_t before = atomic_fetch_add_explicit(&job->taken, 1, memory_order_acq_rel);
         if (before >= job->pieces)

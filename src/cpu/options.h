@@ -151,8 +151,9 @@ static ds_result ds__cpu_check(const ds_init_desc *init) {
     DS__REQUIRE(desc->devices >= 0 && desc->devices <= DS_CPU_MAX_DEVICES,
                 "%d CPU devices are requested; 1 to %d are allowed", desc->devices,
                 DS_CPU_MAX_DEVICES);
-    DS__REQUIRE(desc->workers >= 0 && desc->workers <= 256,
-                "%d workers are requested; 1 to 256 are allowed", desc->workers);
+    DS__REQUIRE(desc->workers >= 0 && desc->workers <= DS__CPU_MAX_WORKERS,
+                "%d workers are requested; 1 to %d are allowed", desc->workers,
+                DS__CPU_MAX_WORKERS);
     DS__REQUIRE((desc->flags & ~(unsigned)(DS_CPU_INLINE | DS_CPU_NO_SPIN | DS_CPU_LAX_CAPTURE |
                                            DS_CPU_UNREACHABLE)) == 0,
                 "unknown CPU flags %#x", desc->flags);

@@ -8,8 +8,8 @@
    DS__CPU_GONE the stream belongs to another thread, and the operation has not been passed. On a
    failed stream kernels, copies, fills and host functions are skipped, but passed; callbacks and
    frees still run. At most DS__CPU_NESTED streams run inside one another on a thread.
-   Locks: no lock of the driver is held while an operation runs. A change of owner takes the
-   pool's lock, a pass with waiters `wait_lock`.
+   Locks: no lock of the driver is held while an operation runs. A change of owner takes
+   the lock of a group of workers, a pass with waiters `wait_lock`.
    Threads: a worker or a waiting host thread (DS__CPU_WORK), a thread for host functions
    (DS__CPU_HOST), or the submitter in inline mode (DS__CPU_ALL). Different streams run
    concurrently. */
@@ -126,7 +126,7 @@ static int ds__cpu_take_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
 static int ds__cpu_run_first(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_stream *on,
                              uint64_t upto) {
     uint32_t state = atomic_load(&on->state);
-    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    uint32_t ready = ds__cpu_ready_beside(s);
     int mine = 0;
     if (ds__tls.nested >= DS__CPU_NESTED || ds__cpu.seed ||
         (ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1)))
@@ -360,7 +360,7 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
    left: operations are left. w: NULL if the caller is not a worker, and gives way to none. */
 static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
                                     int left) {
-    uint32_t ready = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
+    uint32_t ready = ds__cpu_ready_beside(s);
     int batch = (count & (DS__CPU_BATCH - 1)) == 0;
     return w && left &&
            (ds__cpu.fabric ||

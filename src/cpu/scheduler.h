@@ -8,19 +8,17 @@
    a value that the other side stores first:
    1. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
       reverse.
-   2. ready/asleep: ds__cpu_push_ready sets `ready_mask`, then loads `lookers`; ds__cpu_sleep
-      does the reverse.
+   2. ready/asleep: ds__cpu_push_ready sets a bit of ds__cpu_group.mask, then loads `lookers`;
+      ds__cpu_sleep does the reverse.
    3. publish/idle and destroy/idle: a stream becomes idle only under its put lock. A thread that
       enqueues, or destroys the stream, holds that lock. It either comes first, and the owner sees
       `submitted` or `closing`, or it finds the state IDLE. So a submission needs no barrier but
       the lock. Launches give lanes operations without the lock; there, both sides store and then
       load, as above.
 
-   Invariants: a stream is in a ready list exactly if `queued` is set, and its state is then
-   READY. `ready_mask` has a bit for each level whose list is not empty. `waiting` is 1 if the
-   list of waiters is not empty. Without a fabric, a worker counts in `lookers` except while it
-   sleeps or runs a long operation.
-   Locks: ready lists change under the pool's lock, a list of waiters under the stream's
+   Invariants: `waiting` is 1 if the list of waiters is not empty. Without a fabric, a worker
+   counts in `lookers` except while it sleeps or runs a long operation.
+   Locks: ready lists change under the lock of their group, a list of waiters under the stream's
    `wait_lock`. The two are never held together. ds__cpu_go_idle takes the put lock, so its caller
    holds none of these. No user code and no wait runs under these locks.
    Threads: any thread. ds__cpu_go_idle and ds__cpu_park_waiting expect the owner of the stream.
@@ -32,6 +30,7 @@
 #include "types.h"
 #include "queue.h"
 #include "clock_order.h"
+#include "ready.h"
 
 static void ds__cpu_wake_worker(void) {
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -43,95 +42,16 @@ static void ds__cpu_wake_monitor(void) {
         ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
-/* Appends the stream, whose state is READY, to the list of its level. The pool's lock is held. */
-static void ds__cpu_link_ready(ds__cpu_stream *s) {
-    if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
-        ds__cpu_heap_add(s);
-        return;
-    }
-    int level = atomic_load_explicit(&s->level, memory_order_relaxed);
-    s->queued = 1;
-    s->queued_level = level;
-    s->next = NULL;
-    s->prev = ds__cpu.ready_tail[level];
-    if (s->prev)
-        s->prev->next = s;
-    else
-        ds__cpu.ready_head[level] = s;
-    ds__cpu.ready_tail[level] = s;
-    if (!s->prev)
-        atomic_store(&ds__cpu.ready_mask,
-                     atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) | 1u << level);
-}
-
-/* Takes the stream out of its list. The pool's lock is held. */
-static void ds__cpu_unlink_ready(ds__cpu_stream *s) {
-    /* not `level`: a lane may be listed at the level of the launch before */
-    int level = s->queued_level;
-    s->queued = 0;
-    if (s->prev)
-        s->prev->next = s->next;
-    else
-        ds__cpu.ready_head[level] = s->next;
-    if (s->next)
-        s->next->prev = s->prev;
-    else
-        ds__cpu.ready_tail[level] = s->prev;
-    if (!ds__cpu.ready_head[level])
-        atomic_store(&ds__cpu.ready_mask,
-                     atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) &
-                         ~(1u << level));
-}
-
 /* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
    look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__spinlock_lock(&ds__cpu.lock);
-    ds__cpu_link_ready(s);
-    ds__spinlock_unlock(&ds__cpu.lock);
+    ds__cpu_ready_add(s);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
     }
     if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
-}
-
-/* Takes the most urgent ready stream, the oldest of a level first, with a seed a random one. The
-   caller becomes its owner. NULL: none is ready. */
-static ds__cpu_stream *ds__cpu_pop_ready(void) {
-    if (atomic_load(&ds__cpu.ready_mask) == 0)
-        return NULL;
-    ds__cpu_stream *s = NULL;
-    ds__spinlock_lock(&ds__cpu.lock);
-    uint32_t mask = atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed);
-    if (DS__UNLIKELY(mask && ds__cpu.fabric)) {
-        s = ds__cpu_heap_pop();
-    } else if (mask) {
-        s = ds__cpu.ready_head[__builtin_ctz(mask)];
-        if (ds__cpu.seed) {
-            ds__cpu.random = ds__cpu.random * 6364136223846793005u + 1442695040888963407u;
-            for (uint64_t n = ds__cpu.random >> 61; n && s->next; n--)
-                s = s->next;
-        }
-        ds__cpu_unlink_ready(s);
-    }
-    if (s)
-        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    ds__spinlock_unlock(&ds__cpu.lock);
-    return s;
-}
-
-/* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
-static int ds__cpu_take_ready(ds__cpu_stream *s) {
-    ds__spinlock_lock(&ds__cpu.lock);
-    int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
-    if (mine) {
-        ds__cpu_unlink_ready(s);
-        atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
-    }
-    ds__spinlock_unlock(&ds__cpu.lock);
-    return mine;
 }
 
 /* Makes an idle stream ready after a submission. In any other state, the thread that has the stream
@@ -209,17 +129,8 @@ static int ds__cpu_is_awaited(const ds__cpu_stream *s) {
 
 /* Makes all streams of the list ready at once, so that the most urgent one is taken first. */
 static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
-    int count = 0;
     int awaited = !woken->next && ds__cpu_is_awaited(woken->parked);
-    ds__spinlock_lock(&ds__cpu.lock);
-    while (woken) {
-        ds__cpu_stream *s = woken->parked;
-        woken = woken->next;
-        atomic_store(&s->state, DS__CPU_READY);
-        ds__cpu_link_ready(s);
-        count++;
-    }
-    ds__spinlock_unlock(&ds__cpu.lock);
+    int count = ds__cpu_ready_add_woken(woken);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
@@ -322,8 +233,7 @@ static void ds__cpu_sleep(void) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
     atomic_fetch_sub(&ds__cpu.lookers, 1);
-    if (atomic_load(&ds__cpu.ready_mask) == 0 && atomic_load(&ds__cpu.job_count) == 0 &&
-        !atomic_load(&ds__cpu.quit))
+    if (ds__cpu_ready() == 0 && atomic_load(&ds__cpu.job_count) == 0 && !atomic_load(&ds__cpu.quit))
         ds__futex_wait(&ds__cpu.wake_word, word, DS__FOREVER);
     atomic_fetch_add(&ds__cpu.lookers, 1);
     atomic_fetch_sub(&ds__cpu.parked, 1);
@@ -401,7 +311,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         w->has_aside = 0;
         ds__cpu_return_aside(w);
     }
-    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && atomic_load(&ds__cpu.ready_mask) &&
+    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && ds__cpu_ready() &&
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }

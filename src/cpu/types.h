@@ -30,10 +30,11 @@
    takes operations from the queue and writes `done`. `done` never decreases. A proxy and the
    gate of an executable only count: their state is COUNTS, and they have no operations.
    Locks: the order is a device's legacy lock, a stream's put lock, the device's lock,
-   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock` and before the pool's lock
-   (`ds__cpu.lock`). The core's capture lock and the mutex of the shared-memory registries come
-   before an event's lock, `object_lock` before `raw_lock`. Exception: the creation of a legacy
-   stream takes put locks under the device's lock, before another thread can use that stream.
+   `block_lock`, `raw_lock`. A put lock also comes before `wait_lock`, before the pool's lock
+   (`ds__cpu.lock`) and before the lock of a group of workers. The core's capture lock and the
+   mutex of the shared-memory registries come before an event's lock, `object_lock` before
+   `raw_lock`. Exception: the creation of a legacy stream takes put locks under the device's lock,
+   before another thread can use that stream.
    Threads: caller's threads, workers, threads for host functions, one monitor, one watcher for
    interprocess events, and one poller for words of memory. The options at the head of `ds__cpu`
    are set before the first of these threads starts. */
@@ -72,7 +73,11 @@ enum {
     DS__CPU_HOST_TAKE_NS = 1000,
     /* before an operation that is expected to take longer, a worker gives up its streams */
     DS__CPU_LONG_NS = 5000,
-    DS__CPU_CLOSURES = 64, /* of so many closures in a row, one is timed */
+    DS__CPU_MAX_WORKERS = 256,
+    DS__CPU_GROUPS = 16,       /* the most groups of workers */
+    DS__CPU_GROUP_WORKERS = 8, /* the most workers of a group, unless there are too many */
+    DS__CPU_ROAM = 64,         /* of so many looks, a worker begins one with another group */
+    DS__CPU_CLOSURES = 64,     /* of so many closures in a row, one is timed */
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
     /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
@@ -229,7 +234,8 @@ struct ds__cpu_stream {
     /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
     int share; /* threads that may run one of its operations at once; 0: all. As for `level` */
-    char pad3[64 - 52];
+    int group; /* its workers take the stream first (cpu/ready.h) */
+    char pad3[64 - 56];
 
     ds__spinlock wait_lock;
     ds__cpu_waiter *waiters;
@@ -238,7 +244,7 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    int queued; /* 1: in the list of ready streams of `queued_level` */
+    int queued; /* 1: in its group's list of ready streams of `queued_level` */
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* ranges that failed before resets, the latest first */
     ds__cpu_past first_past;
@@ -323,8 +329,20 @@ typedef struct ds__cpu_event {
     struct ds__cpu_event *next; /* free list */
 } ds__cpu_event;
 
+/* The ready streams of a group of workers (cpu/ready.h). */
+typedef struct ds__cpu_group {
+    ds__spinlock lock; /* of the lists */
+    ds__cpu_stream *head[DS__CPU_LEVELS];
+    ds__cpu_stream *tail[DS__CPU_LEVELS];
+    char pad0[64];
+    _Atomic uint32_t mask; /* bit: a level with ready streams; lowest bit most urgent */
+    char pad1[64];
+} ds__cpu_group;
+
 typedef struct ds__cpu_worker {
     ds__os_thread thread;
+    int group;
+    uint32_t looks; /* for a ready stream */
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -365,17 +383,17 @@ static struct {
     _Atomic uint64_t spin_ns;
     int started;
     int workers_started;
-    char pad3[64]; /* the fields above are only read after the start, but for `spin_ns` */
-    /* ready streams */
-    ds__spinlock lock; /* ready lists, host list, jobs, counts of threads */
-    ds__cpu_stream *ready_head[DS__CPU_LEVELS];
-    ds__cpu_stream *ready_tail[DS__CPU_LEVELS];
+    int groups;      /* of workers */
+    int nodes;       /* of memory, with workers */
+    int node_groups; /* groups of a node: those from node_groups * node on */
+    char pad3[64];   /* the fields above are only read after the start, but for `spin_ns` */
+    ds__cpu_group ready[DS__CPU_GROUPS];
+    ds__spinlock lock; /* host list, jobs, counts of threads */
     ds__cpu_stream *host_head;
     ds__cpu_stream *host_tail;
     ds__cpu_job *jobs;
-    uint64_t random;
+    uint64_t random; /* with a seed; under the lock of the only group */
     char pad0[64];
-    _Atomic uint32_t ready_mask; /* bit: a level with ready streams; lowest bit most urgent */
     _Atomic int job_count;
     /* workers that will look at the ready streams within microseconds */
     _Atomic int lookers;

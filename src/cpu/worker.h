@@ -21,6 +21,7 @@
 #include "../base/pin.h"
 #include "types.h"
 #include "clock_order.h"
+#include "place.h"
 #include "scheduler.h"
 #include "job.h"
 #include "host_func.h"
@@ -113,7 +114,7 @@ static void ds__cpu_virtual_main(ds__cpu_worker *w) {
             ds__cpu_await_hosts(); /* each looks at the words at its end, with its time */
             if (atomic_exchange(&ds__cpu.value_look, 0))
                 (void)ds__cpu_values_look(atomic_load(&ds__cpu.clock));
-            ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready();
+            ds__cpu_stream *s = ds__cpu_held() ? NULL : ds__cpu_pop_ready(0);
             if (s) {
                 ds__cpu_run(w, s, UINT64_MAX);
                 continue;
@@ -138,7 +139,9 @@ static int ds__cpu_look(ds__cpu_worker *w) {
     for (uint32_t i = 0;
          i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
         ds__processor_pause();
-    ds__cpu_stream *s = ds__cpu_pop_ready();
+    int roams = ++w->looks % DS__CPU_ROAM == 0;
+    int home = roams ? (int)(w->looks / DS__CPU_ROAM) % ds__cpu.groups : w->group;
+    ds__cpu_stream *s = ds__cpu_pop_ready(home);
     if (s) {
         ds__cpu_unpoll_fresh(w);
         if (ds__cpu.seed)
@@ -189,7 +192,7 @@ static int ds__cpu_spins_on(int looks, uint64_t since) {
 static void *ds__cpu_worker_main(void *arg) {
     ds__cpu_worker *w = arg;
     ds__os_library_thread();
-    ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
+    ds__cpu_place_bind(w);
     ds__tls.in_callback = 1; /* user code that runs here must not call back */
     if (ds__cpu.fabric) {
         ds__cpu_virtual_main(w);
@@ -217,7 +220,7 @@ static void *ds__cpu_worker_main(void *arg) {
             spinning = 0;
         }
         ds__cpu_unpoll_all(w);
-        if (atomic_load(&ds__cpu.ready_mask))
+        if (ds__cpu_ready())
             continue;
         ds__cpu_sleep();
         ds__cpu_wake_monitor();
@@ -242,7 +245,7 @@ static void ds__cpu_host_spin(int called) {
                         !atomic_load_explicit(&ds__cpu.quit, memory_order_relaxed) &&
                         ds__cpu_spins_on(looks, since);
          looks++) {
-        if (atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) && ds__cpu_is_crowded())
+        if (ds__cpu_ready() && ds__cpu_is_crowded())
             break;
         ds__processor_pause();
     }
@@ -324,7 +327,7 @@ static void *ds__cpu_host_main(void *unused) {
 static int ds__cpu_watch_held(void) {
     static int ticks;
     static uint64_t seen;
-    if (!atomic_load(&ds__cpu.ready_mask))
+    if (!ds__cpu_ready())
         return 0;
     uint64_t puts = atomic_load(&ds__cpu.puts);
     if (!ds__cpu_held() || puts != seen)
@@ -365,7 +368,7 @@ static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
     ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
     if (running && atomic_load(&running->waiting))
         ds__cpu_notify(running);
-    if (atomic_load(&ds__cpu.ready_mask) && atomic_load(&ds__cpu.parked) > 0)
+    if (ds__cpu_ready() && atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
 

@@ -29,6 +29,7 @@
 #include "library.h"
 #include "linux.h"
 #include "lock.h"
+#include "nodes.h"
 #include "nvtx.h"
 #include "processor.h"
 #include "stream_copy.h"
