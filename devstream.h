@@ -4264,6 +4264,64 @@ DS__SEAM static int ds__os_processors(void) {
     return n > 0 ? n : 1;
 }
 
+/* os/cache.h - size of the processor's largest cache.
+
+   Reads the size from /sys at the first use (ds__os_cache_bytes).
+
+   Invariants: the size is read once; several threads may read it at the same time and store the
+   same value. In a virtual machine it is the size that the machine shows, which other machines may
+   share.
+   Locks: none.
+   Threads: any. */
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* where /sys shows no caches */
+#define DS__OS_CACHE_USUAL ((size_t)32 << 20)
+
+/* In bytes; 0: not read yet. */
+static _Atomic size_t ds__os_cache_state;
+
+/* Returns the bytes of a size in the form of /sys, as "1024K"; 0: not such a text. */
+DS__SEAM static size_t ds__os_cache_parse(const char *text) {
+    char *end;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (*end == 'K')
+        return (size_t)n << 10;
+    return *end == 'M' ? (size_t)n << 20 : 0;
+}
+
+/* Returns the size of the largest cache of the first processor; 0: /sys does not show any. */
+static size_t ds__os_cache_read(void) {
+    size_t most = 0;
+    for (int i = 0; i < 8; i++) {
+        char path[64];
+        char line[32];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
+        FILE *f = fopen(path, "re");
+        if (!f)
+            break;
+        size_t n = fgets(line, sizeof line, f) ? ds__os_cache_parse(line) : 0;
+        most = n > most ? n : most;
+        fclose(f);
+    }
+    return most;
+}
+
+/* Returns the size of the largest cache, in bytes. The first call reads files. */
+DS__SEAM static size_t ds__os_cache_bytes(void) {
+    size_t n = atomic_load_explicit(&ds__os_cache_state, memory_order_relaxed);
+    if (!n) {
+        n = ds__os_cache_read();
+        if (!n)
+            n = DS__OS_CACHE_USUAL;
+        atomic_store_explicit(&ds__os_cache_state, n, memory_order_relaxed);
+    }
+    return n;
+}
+
 /* os/device_code.h - what arithmetic shared with device code needs.
 
    Defines DS__DEVICE, DS__CONSTANT, DS__ROUNDED, ds__float_sqrt and ds__double_sqrt for rooms that
@@ -4910,57 +4968,177 @@ static inline void ds__nvtx_name_device(int index, const char *label) {
 #endif
 }
 
-/* os/stream_copy.h - copies with stores around the caches.
+/* os/stream_copy.h - copies and fills with stores around the caches.
 
-   Copies memory to one place (ds__stream_copy) or to several (ds__stream_spread) with stores that
-   do not read the destination into the caches. Large copies are faster with them.
+   Writes memory with stores that do not read the destination into the caches: copies to one place
+   (ds__stream_copy) or to several (ds__stream_spread), and fills (ds__stream_fill).
+   ds__stream_pays returns whether such stores are faster than plain ones.
+
+   Policy: by measurements on two processors, with caches of 32 and 480 MiB.
+   1. A plain copy reads its destination too. If source and destination together do not fit into the
+      largest cache, stores around the caches are up to 1.7 times as fast; if they fit, plain copies
+      are 2.5 times as fast. From 64 MiB on such stores were faster with the large cache as well.
+   2. A plain fill does not read, since it writes whole lines. At twice the size of the cache both
+      ways are equally fast, and stores around the caches leave the caches to others; at the size of
+      the cache plain stores are still 1.4 times as fast.
+   3. Copies go line by line, or through four pages side by side, so that more than one row of
+      memory is open. The better way depends on the processor: side by side was faster on one and
+      took up to 4.5 times as long on the other one. The first pieces and later a few of every
+      DS__STREAM_PERIOD ones measure it, as part of their work.
 
    Invariants: the stores end with a fence, so a release that follows publishes them. On other
-   processors, and under sanitizers, which do not see such stores, plain copies are used.
+   processors, and under sanitizers, which do not see such stores, plain copies are used. The way of
+   a copy does not change its result.
    Locks: none.
    Threads: any. */
 
-/* From this size on, copies with stores around the caches are faster; below, they are slower. */
-#define DS__STREAM_BYTES ((size_t)32 << 20)
+/* From this size of source and destination on, copies go around the caches in any case. */
+#define DS__STREAM_MOST ((size_t)64 << 20)
+/* Below this size the caches are large enough on every processor. */
+#define DS__STREAM_LEAST ((size_t)4 << 20)
+/* A copy of at least this size is measured. */
+#define DS__STREAM_MEASURED ((size_t)256 << 10)
 
-/* Copies with stores around the caches. On Intel's processors four pages are copied side by side,
-   so that more than one row of memory is open, which is fastest there. On AMD's processors that
-   takes 4.5 times as long as one line after another. */
+enum {
+    DS__STREAM_LINES,
+    DS__STREAM_PAGES,
+    DS__STREAM_WAYS,
+    DS__STREAM_TRIALS = 8, /* copies that are measured at first */
+    DS__STREAM_PERIOD = 256
+};
+
+/* Returns 1 if an operation that reads and writes so many bytes is faster with stores around the
+   caches. */
+DS__SEAM static int ds__stream_pays(size_t reads, size_t writes) {
+    if (reads + writes < DS__STREAM_LEAST)
+        return 0;
+    size_t cache = ds__os_cache_bytes();
+    if (!reads)
+        return writes / 2 >= cache;
+    return reads + writes >= (cache < DS__STREAM_MOST ? cache : DS__STREAM_MOST);
+}
+
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+/* The measured copies: their number, and the shortest time of each way in ns for 64 KiB. */
+static struct {
+    _Atomic uint32_t count;
+    _Atomic uint64_t best[DS__STREAM_WAYS];
+} ds__stream_state = { 0, { UINT64_MAX, UINT64_MAX } };
+
+#define DS__STREAM_LINE(dst, src, at)                                                          \
+    __asm__ __volatile__("movdqu 0(%0), %%xmm0\n\tmovdqu 16(%0), %%xmm1\n\tmovdqu 32(%0), "    \
+                         "%%xmm2\n\tmovdqu 48(%0), %%xmm3\n\t"                                 \
+                         "movntdq %%xmm0, 0(%1)\n\tmovntdq %%xmm1, 16(%1)\n\tmovntdq %%xmm2, " \
+                         "32(%1)\n\tmovntdq %%xmm3, 48(%1)"                                    \
+                         :                                                                     \
+                         : "r"((src) + (at)), "r"((dst) + (at))                                \
+                         : "xmm0", "xmm1", "xmm2", "xmm3", "memory")
+
+/* Copies whole lines to a multiple of 64. */
+static void ds__stream_copy_lines(char *dst, const char *src, size_t n) {
+    for (size_t i = 0; i + 64 <= n; i += 64) {
+        __builtin_prefetch(src + i + 1024);
+        DS__STREAM_LINE(dst, src, i);
+    }
+}
+
+/* As ds__stream_copy_lines, four pages side by side, as long as there are four. */
+static void ds__stream_copy_pages(char *dst, const char *src, size_t n) {
+    for (; n >= 16384; n -= 16384, dst += 16384, src += 16384)
+        for (size_t i = 0; i < 4096; i += 64) {
+            __builtin_prefetch(src + i + 256);
+            __builtin_prefetch(src + i + 4096 + 256);
+            __builtin_prefetch(src + i + 8192 + 256);
+            __builtin_prefetch(src + i + 12288 + 256);
+            DS__STREAM_LINE(dst, src, i);
+            DS__STREAM_LINE(dst, src, i + 4096);
+            DS__STREAM_LINE(dst, src, i + 8192);
+            DS__STREAM_LINE(dst, src, i + 12288);
+        }
+    ds__stream_copy_lines(dst, src, n);
+}
+
+#undef DS__STREAM_LINE
+
+/* Returns the faster way so far: side by side, if that was at least a tenth faster. */
+static int ds__stream_way(void) {
+    uint64_t lines = atomic_load_explicit(&ds__stream_state.best[0], memory_order_relaxed);
+    uint64_t pages = atomic_load_explicit(&ds__stream_state.best[1], memory_order_relaxed);
+    return pages < lines - lines / 10 ? DS__STREAM_PAGES : DS__STREAM_LINES;
+}
+
+/* Copies whole lines, and measures it if it is the turn of the copy. */
+static void ds__stream_copy_measured(char *dst, const char *src, size_t n) {
+    int way = ds__stream_way();
+    uint32_t turn = DS__STREAM_TRIALS;
+    if (n >= DS__STREAM_MEASURED)
+        turn = atomic_fetch_add_explicit(&ds__stream_state.count, 1, memory_order_relaxed);
+    int measured = n >= DS__STREAM_MEASURED &&
+                   (turn < DS__STREAM_TRIALS || turn % DS__STREAM_PERIOD < DS__STREAM_WAYS);
+    uint64_t begin = 0;
+    if (measured) {
+        way = (int)(turn % DS__STREAM_WAYS);
+        begin = ds__now_ns();
+    }
+    if (way == DS__STREAM_PAGES)
+        ds__stream_copy_pages(dst, src, n);
+    else
+        ds__stream_copy_lines(dst, src, n);
+    if (!measured)
+        return;
+    uint64_t ns = (ds__now_ns() - begin) * 65536 / n;
+    uint64_t best = atomic_load_explicit(&ds__stream_state.best[way], memory_order_relaxed);
+    if (ns < best)
+        atomic_store_explicit(&ds__stream_state.best[way], ns, memory_order_relaxed);
+}
+#endif
+
+/* Copies with stores around the caches. */
 DS__SEAM static void ds__stream_copy(char *dst, const char *src, size_t n) {
 #if defined(__x86_64__) && !defined(DS__SANITIZED)
     size_t lead = (size_t)(-(uintptr_t)dst & 63);
     if (lead > n)
         lead = n;
     memcpy(dst, src, lead);
-    dst += lead;
-    src += lead;
-    n -= lead;
-#define DS__LINE(at)                                                                           \
-    __asm__ __volatile__("movdqu 0(%0), %%xmm0\n\tmovdqu 16(%0), %%xmm1\n\tmovdqu 32(%0), "    \
-                         "%%xmm2\n\tmovdqu 48(%0), %%xmm3\n\t"                                 \
-                         "movntdq %%xmm0, 0(%1)\n\tmovntdq %%xmm1, 16(%1)\n\tmovntdq %%xmm2, " \
-                         "32(%1)\n\tmovntdq %%xmm3, 48(%1)"                                    \
-                         :                                                                     \
-                         : "r"(src + (at)), "r"(dst + (at))                                    \
-                         : "xmm0", "xmm1", "xmm2", "xmm3", "memory")
-    for (int four = __builtin_cpu_is("intel"); four && n >= 16384;
-         n -= 16384, dst += 16384, src += 16384)
-        for (size_t i = 0; i < 4096; i += 64) {
-            __builtin_prefetch(src + i + 256);
-            __builtin_prefetch(src + i + 4096 + 256);
-            __builtin_prefetch(src + i + 8192 + 256);
-            __builtin_prefetch(src + i + 12288 + 256);
-            DS__LINE(i);
-            DS__LINE(i + 4096);
-            DS__LINE(i + 8192);
-            DS__LINE(i + 12288);
-        }
-    for (; n >= 64; n -= 64, dst += 64, src += 64)
-        DS__LINE(0);
-#undef DS__LINE
+    size_t lines = (n - lead) & ~(size_t)63;
+    ds__stream_copy_measured(dst + lead, src + lead, lines);
     __asm__ __volatile__("sfence" ::: "memory");
+    dst += lead + lines;
+    src += lead + lines;
+    n -= lead + lines;
 #endif
     memcpy(dst, src, n);
+}
+
+/* Writes the low n bytes of a word, n at most 8, and returns the word as it goes on after them. */
+static uint64_t ds__stream_word(char *dst, uint64_t word, size_t n) {
+    memcpy(dst, &word, n);
+    return n % 8 ? word >> 8 * n | word << (64 - 8 * n) : word;
+}
+
+/* Fills with a word of eight bytes, which begins at dst, with stores around the caches. */
+DS__SEAM static void ds__stream_fill(char *dst, uint64_t word, size_t n) {
+    while (n && (uintptr_t)dst & 63) {
+        size_t lead = (size_t)(-(uintptr_t)dst & 7);
+        lead = lead ? lead : 8;
+        lead = lead < n ? lead : n;
+        word = ds__stream_word(dst, word, lead);
+        dst += lead;
+        n -= lead;
+    }
+#if defined(__x86_64__) && !defined(DS__SANITIZED)
+    for (; n >= 64; dst += 64, n -= 64)
+        __asm__ __volatile__(
+            "movq %1, %%xmm0\n\tpunpcklqdq %%xmm0, %%xmm0\n\tmovntdq %%xmm0, 0(%0)\n\t"
+            "movntdq %%xmm0, 16(%0)\n\tmovntdq %%xmm0, 32(%0)\n\tmovntdq %%xmm0, 48(%0)"
+            :
+            : "r"(dst), "r"(word)
+            : "xmm0", "memory");
+    __asm__ __volatile__("sfence" ::: "memory");
+#endif
+    for (; n >= 8; dst += 8, n -= 8)
+        memcpy(dst, &word, 8);
+    (void)ds__stream_word(dst, word, n);
 }
 
 /* Copies from one source to several destinations with stores around the caches, line by line, so
@@ -5006,8 +5184,9 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
    Has what the vector code of comm/ and rng/ needs beyond the vector types of gcc and clang:
    the largest vector of the processor (ds__os_vector), the markers of functions that use larger
    vectors than every processor has (DS__VECTOR_32, DS__VECTOR_64), stores that go around the
-   caches, tests of masks, products of words and conversions of f16. W is the size of a vector in
-   bytes: 16, and on x86-64 also 32 (AVX2, F16C) and 64 (AVX-512).
+   caches, tests of masks, products of words, the order of independent sequences, and conversions
+   of f16. W is the size of a vector in bytes: 16, and on x86-64 also 32 (AVX2, F16C) and 64
+   (AVX-512).
 
    Invariants: a function marked DS__VECTOR_32 or DS__VECTOR_64 runs only if ds__os_vector returns
    at least that size. DS__VECTOR_FENCE follows stores around the caches before a release.
@@ -5103,6 +5282,21 @@ typedef long long ds__os_longs_64 __attribute__((vector_size(64)));
 #define DS__VECTOR_TIMES_64(a, b)                                                              \
     (ds__os_words_64) __builtin_ia32_pmuludq512_mask((ds__os_ints_64)(a), (ds__os_ints_64)(b), \
                                                      (ds__os_longs_64)(a), (unsigned char)-1)
+#endif
+
+/* DS__VECTOR_IN_STEP(W, ...): all these vectors are computed before what follows. clang would else
+   compute one of several independent sequences after the other. */
+#if defined(__clang__) && defined(__x86_64__)
+#define DS__VECTOR_KEEP_16(v) "+x"(v)
+#define DS__VECTOR_KEEP_32(v) "+x"(v)
+#define DS__VECTOR_KEEP_64(v) "+v"(v)
+#define DS__VECTOR_IN_STEP(W, a, b, c, d, e, f, g, h)                                 \
+    __asm__(""                                                                        \
+            : DS__VECTOR_KEEP_##W(a), DS__VECTOR_KEEP_##W(b), DS__VECTOR_KEEP_##W(c), \
+              DS__VECTOR_KEEP_##W(d), DS__VECTOR_KEEP_##W(e), DS__VECTOR_KEEP_##W(f), \
+              DS__VECTOR_KEEP_##W(g), DS__VECTOR_KEEP_##W(h))
+#else
+#define DS__VECTOR_IN_STEP(W, ...) (void)0
 #endif
 
 /* Eight numbers of f16, a vector of 16 bytes, to f32 and back, rounded to nearest even. */
@@ -10140,7 +10334,8 @@ enum {
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10)
 /* the largest copy or fill that the caller runs itself on an idle stream (inline_bytes) */
 #define DS__CPU_INLINE_BYTES ((size_t)16384)
-/* a piece of a copy with stores past the caches */
+/* the smallest and the largest piece of a copy or fill with stores past the caches */
+#define DS__CPU_STREAM_LEAST ((size_t)256 << 10)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 /* memory of a dry device from this size on is only reserved */
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)
@@ -11588,6 +11783,15 @@ static void ds__cpu_job_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_job *j
    Threads: ds__cpu_move runs on the owner of the stream. Pieces also run on other workers and on
    waiting host threads, at the same time. */
 
+/* rows of at least this size are written around the caches */
+#define DS__CPU_AROUND_ROW ((size_t)64 << 10)
+
+/* Returns 1 if an operation is faster with stores past the caches. */
+static int ds__cpu_goes_around(const ds__op *op) {
+    size_t bytes = ds__op_bytes(op);
+    return ds__stream_pays(op->kind == DS__OP_COPY ? bytes : 0, bytes);
+}
+
 /* Copies n bytes. An aligned word of 4 or 8 bytes is stored as a whole, after the earlier work of
    the stream: other streams may wait for it (cpu/value.h). */
 static inline void ds__cpu_copy_bytes(char *to, const char *from, size_t n) {
@@ -11616,7 +11820,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
         size_t n = width - column < count ? width - column : count;
         char *to = dst + row * op->u.copy.dst_pitch + column;
         const char *from = src + row * op->u.copy.src_pitch + column;
-        if (around && n >= 65536)
+        if (around && n >= DS__CPU_AROUND_ROW)
             ds__stream_copy(to, from, n);
         else
             ds__cpu_copy_bytes(to, from, n);
@@ -11638,8 +11842,7 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-/* Fills n bytes with a pattern of 8 bytes, which begins at `to`. Plain stores were faster than
-   stores past the caches at each measured size, because a fill reads no memory. */
+/* Fills n bytes with a pattern of 8 bytes, which begins at `to`, through the caches. */
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
@@ -11663,20 +11866,25 @@ static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     memcpy(to, pattern, n);
 }
 
-/* Fills elements first to first+count-1 of the operation. */
-static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
+/* Fills elements first to first+count-1 of the operation. around: as for ds__cpu_copy_part. */
+static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count, int around) {
     size_t width = op->u.fill.width;
     size_t size = op->u.fill.value_size;
     char pattern[8];
     /* little endian: the low bytes */
     for (size_t i = 0; i < 8; i += size)
         memcpy(pattern + i, &op->u.fill.value, size);
+    uint64_t word;
+    memcpy(&word, pattern, 8);
     while (count) {
         size_t row = first / width;
         size_t column = first % width;
         size_t n = width - column < count ? width - column : count;
-        ds__cpu_fill_row((char *)op->u.fill.dst + row * op->u.fill.pitch + column * size, pattern,
-                         n * size);
+        char *to = (char *)op->u.fill.dst + row * op->u.fill.pitch + column * size;
+        if (around && n * size >= DS__CPU_AROUND_ROW)
+            ds__stream_fill(to, word, n * size);
+        else
+            ds__cpu_fill_row(to, pattern, n * size);
         first += n;
         count -= n;
     }
@@ -11689,16 +11897,20 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t first = piece * job->piece_items;
     size_t n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY)
-        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_BYTES);
+        ds__cpu_copy_part(op, first, n, ds__cpu_goes_around(op));
     else
-        ds__cpu_fill_part(op, first, n);
+        ds__cpu_fill_part(op, first, n, ds__cpu_goes_around(op));
 }
 
-/* Returns the bytes of a piece of a copy or fill that is split: large enough for stores past the
-   caches, else a constant, else a quarter in whole cache lines. */
-static size_t ds__cpu_piece_bytes(size_t bytes) {
-    if (bytes >= DS__STREAM_BYTES)
-        return DS__CPU_STREAM_PIECE;
+/* Returns the bytes of a piece of a copy or fill that is split, in whole cache lines. With stores
+   past the caches: a 64th, so that the threads end at much the same time, but large enough for such
+   stores. Else a constant or, of small operations, a quarter. */
+static size_t ds__cpu_piece_bytes(size_t bytes, int around) {
+    if (around) {
+        size_t piece = bytes / 64 & ~(size_t)63;
+        piece = piece < DS__CPU_STREAM_LEAST ? DS__CPU_STREAM_LEAST : piece;
+        return piece < DS__CPU_STREAM_PIECE ? piece : DS__CPU_STREAM_PIECE;
+    }
     if (bytes >= 4 * DS__CPU_PIECE_BYTES)
         return DS__CPU_PIECE_BYTES;
     return (bytes / 4 + 63) & ~(size_t)63;
@@ -11708,7 +11920,7 @@ static size_t ds__cpu_piece_bytes(size_t bytes) {
 static void ds__cpu_move_split(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                size_t elements) {
     size_t bytes = ds__op_bytes(op);
-    size_t piece = ds__cpu_piece_bytes(bytes);
+    size_t piece = ds__cpu_piece_bytes(bytes, ds__cpu_goes_around(op));
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
     job.piece_fn = ds__cpu_part_piece;
@@ -11735,7 +11947,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, elements, 0);
         else
-            ds__cpu_fill_part(op, 0, elements);
+            ds__cpu_fill_part(op, 0, elements, 0);
     } else {
         ds__cpu_move_split(w, s, op, elements);
     }
@@ -14251,7 +14463,7 @@ __attribute__((always_inline)) static inline void ds__cpu_small_step(ds__cpu_str
     if (op->kind == DS__OP_COPY)
         ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
     else
-        ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height, 0);
     if (note) {
         atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
         ds__cpu_note_write(s, op, note, NULL);

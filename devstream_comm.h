@@ -3417,8 +3417,9 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
                                                            int vector) {
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
-    int around =
-        DS__VECTOR_CAN_STREAM && r->bytes >= DS__STREAM_BYTES && ((uintptr_t)out & 31) == 0;
+    int around = DS__VECTOR_CAN_STREAM &&
+                 ds__stream_pays(r->inputs * (size_t)r->bytes, (size_t)r->bytes) &&
+                 ((uintptr_t)out & 31) == 0;
     if (first >= end)
         return;
     if (r->wide) {
@@ -3525,7 +3526,7 @@ static int ds__spread_items(size_t first, size_t count, const void *args) {
     const ds__spread_args *a = args;
     size_t at = first * DS__SPREAD_ITEM;
     size_t end = at + count * DS__SPREAD_ITEM < a->bytes ? at + count * DS__SPREAD_ITEM : a->bytes;
-    if (a->count * a->bytes >= DS__STREAM_BYTES)
+    if (ds__stream_pays(a->bytes, a->count * a->bytes))
         at += ds__stream_spread(a->dst, a->count, at, a->src + at, end - at);
     while (at < end) {
         size_t n = end - at < DS__SPREAD_ITEM ? end - at : DS__SPREAD_ITEM;

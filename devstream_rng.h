@@ -1362,7 +1362,7 @@ static size_t ds__rng_lanes(uint64_t blocks) {
 /* Uniform numbers in f32 by element: writes all whole blocks at once. */
 static void ds__rng_part_floats(const ds__rng_args *a, ds__rng_range *p) {
     size_t blocks = (size_t)((p->end - p->at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
-    int around = a->count * 4 >= DS__STREAM_BYTES && (uintptr_t)p->to % 64 == 0;
+    int around = ds__stream_pays(0, (size_t)a->count * 4) && (uintptr_t)p->to % 64 == 0;
     ds__rng_blocks run = { .seed = p->seed,
                            .counter = p->start + p->at / 4,
                            .blocks = blocks,

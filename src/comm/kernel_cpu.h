@@ -107,8 +107,9 @@ static __attribute__((noinline)) void ds__comm_reduce_part(const ds__comm_reduce
                                                            int vector) {
     const char *in[DS__COMM_INPUTS];
     char *out = (char *)r->out + first;
-    int around =
-        DS__VECTOR_CAN_STREAM && r->bytes >= DS__STREAM_BYTES && ((uintptr_t)out & 31) == 0;
+    int around = DS__VECTOR_CAN_STREAM &&
+                 ds__stream_pays(r->inputs * (size_t)r->bytes, (size_t)r->bytes) &&
+                 ((uintptr_t)out & 31) == 0;
     if (first >= end)
         return;
     if (r->wide) {

@@ -25,7 +25,7 @@ static int ds__spread_items(size_t first, size_t count, const void *args) {
     const ds__spread_args *a = args;
     size_t at = first * DS__SPREAD_ITEM;
     size_t end = at + count * DS__SPREAD_ITEM < a->bytes ? at + count * DS__SPREAD_ITEM : a->bytes;
-    if (a->count * a->bytes >= DS__STREAM_BYTES)
+    if (ds__stream_pays(a->bytes, a->count * a->bytes))
         at += ds__stream_spread(a->dst, a->count, at, a->src + at, end - at);
     while (at < end) {
         size_t n = end - at < DS__SPREAD_ITEM ? end - at : DS__SPREAD_ITEM;

@@ -19,6 +19,15 @@
 #include "scheduler.h"
 #include "job.h"
 
+/* rows of at least this size are written around the caches */
+#define DS__CPU_AROUND_ROW ((size_t)64 << 10)
+
+/* Returns 1 if an operation is faster with stores past the caches. */
+static int ds__cpu_goes_around(const ds__op *op) {
+    size_t bytes = ds__op_bytes(op);
+    return ds__stream_pays(op->kind == DS__OP_COPY ? bytes : 0, bytes);
+}
+
 /* Copies n bytes. An aligned word of 4 or 8 bytes is stored as a whole, after the earlier work of
    the stream: other streams may wait for it (cpu/value.h). */
 static inline void ds__cpu_copy_bytes(char *to, const char *from, size_t n) {
@@ -47,7 +56,7 @@ static void ds__cpu_copy_part(const ds__op *op, size_t first, size_t count, int 
         size_t n = width - column < count ? width - column : count;
         char *to = dst + row * op->u.copy.dst_pitch + column;
         const char *from = src + row * op->u.copy.src_pitch + column;
-        if (around && n >= 65536)
+        if (around && n >= DS__CPU_AROUND_ROW)
             ds__stream_copy(to, from, n);
         else
             ds__cpu_copy_bytes(to, from, n);
@@ -69,8 +78,7 @@ static void ds__cpu_copy_staged(const ds__op *op) {
     atomic_fetch_add_explicit(&ds__cpu.staged, 1, memory_order_relaxed);
 }
 
-/* Fills n bytes with a pattern of 8 bytes, which begins at `to`. Plain stores were faster than
-   stores past the caches at each measured size, because a fill reads no memory. */
+/* Fills n bytes with a pattern of 8 bytes, which begins at `to`, through the caches. */
 static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     uint64_t word;
     uint64_t block[512];
@@ -94,20 +102,25 @@ static void ds__cpu_fill_row(char *to, const char *pattern, size_t n) {
     memcpy(to, pattern, n);
 }
 
-/* Fills elements first to first+count-1 of the operation. */
-static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count) {
+/* Fills elements first to first+count-1 of the operation. around: as for ds__cpu_copy_part. */
+static void ds__cpu_fill_part(const ds__op *op, size_t first, size_t count, int around) {
     size_t width = op->u.fill.width;
     size_t size = op->u.fill.value_size;
     char pattern[8];
     /* little endian: the low bytes */
     for (size_t i = 0; i < 8; i += size)
         memcpy(pattern + i, &op->u.fill.value, size);
+    uint64_t word;
+    memcpy(&word, pattern, 8);
     while (count) {
         size_t row = first / width;
         size_t column = first % width;
         size_t n = width - column < count ? width - column : count;
-        ds__cpu_fill_row((char *)op->u.fill.dst + row * op->u.fill.pitch + column * size, pattern,
-                         n * size);
+        char *to = (char *)op->u.fill.dst + row * op->u.fill.pitch + column * size;
+        if (around && n * size >= DS__CPU_AROUND_ROW)
+            ds__stream_fill(to, word, n * size);
+        else
+            ds__cpu_fill_row(to, pattern, n * size);
         first += n;
         count -= n;
     }
@@ -120,16 +133,20 @@ static void ds__cpu_part_piece(ds__cpu_job *job, size_t piece) {
     size_t first = piece * job->piece_items;
     size_t n = total - first < job->piece_items ? total - first : job->piece_items;
     if (op->kind == DS__OP_COPY)
-        ds__cpu_copy_part(op, first, n, ds__op_bytes(op) >= DS__STREAM_BYTES);
+        ds__cpu_copy_part(op, first, n, ds__cpu_goes_around(op));
     else
-        ds__cpu_fill_part(op, first, n);
+        ds__cpu_fill_part(op, first, n, ds__cpu_goes_around(op));
 }
 
-/* Returns the bytes of a piece of a copy or fill that is split: large enough for stores past the
-   caches, else a constant, else a quarter in whole cache lines. */
-static size_t ds__cpu_piece_bytes(size_t bytes) {
-    if (bytes >= DS__STREAM_BYTES)
-        return DS__CPU_STREAM_PIECE;
+/* Returns the bytes of a piece of a copy or fill that is split, in whole cache lines. With stores
+   past the caches: a 64th, so that the threads end at much the same time, but large enough for such
+   stores. Else a constant or, of small operations, a quarter. */
+static size_t ds__cpu_piece_bytes(size_t bytes, int around) {
+    if (around) {
+        size_t piece = bytes / 64 & ~(size_t)63;
+        piece = piece < DS__CPU_STREAM_LEAST ? DS__CPU_STREAM_LEAST : piece;
+        return piece < DS__CPU_STREAM_PIECE ? piece : DS__CPU_STREAM_PIECE;
+    }
     if (bytes >= 4 * DS__CPU_PIECE_BYTES)
         return DS__CPU_PIECE_BYTES;
     return (bytes / 4 + 63) & ~(size_t)63;
@@ -139,7 +156,7 @@ static size_t ds__cpu_piece_bytes(size_t bytes) {
 static void ds__cpu_move_split(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                size_t elements) {
     size_t bytes = ds__op_bytes(op);
-    size_t piece = ds__cpu_piece_bytes(bytes);
+    size_t piece = ds__cpu_piece_bytes(bytes, ds__cpu_goes_around(op));
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
     job.piece_fn = ds__cpu_part_piece;
@@ -166,7 +183,7 @@ static void ds__cpu_move(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op)
         if (op->kind == DS__OP_COPY)
             ds__cpu_copy_part(op, 0, elements, 0);
         else
-            ds__cpu_fill_part(op, 0, elements);
+            ds__cpu_fill_part(op, 0, elements, 0);
     } else {
         ds__cpu_move_split(w, s, op, elements);
     }

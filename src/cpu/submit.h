@@ -251,7 +251,7 @@ __attribute__((always_inline)) static inline void ds__cpu_small_step(ds__cpu_str
     if (op->kind == DS__OP_COPY)
         ds__cpu_copy_part(op, 0, ds__op_bytes(op), 0);
     else
-        ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height);
+        ds__cpu_fill_part(op, 0, op->u.fill.width * op->u.fill.height, 0);
     if (note) {
         atomic_store_explicit(&s->last_id, note->correlation_id, memory_order_release);
         ds__cpu_note_write(s, op, note, NULL);

@@ -135,7 +135,8 @@ enum {
 #define DS__CPU_PIECE_BYTES ((size_t)128 << 10)
 /* the largest copy or fill that the caller runs itself on an idle stream (inline_bytes) */
 #define DS__CPU_INLINE_BYTES ((size_t)16384)
-/* a piece of a copy with stores past the caches */
+/* the smallest and the largest piece of a copy or fill with stores past the caches */
+#define DS__CPU_STREAM_LEAST ((size_t)256 << 10)
 #define DS__CPU_STREAM_PIECE ((size_t)1 << 20)
 /* memory of a dry device from this size on is only reserved */
 #define DS__CPU_DRY_BYTES ((size_t)1 << 20)

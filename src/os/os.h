@@ -24,6 +24,7 @@
 #endif
 
 #include "affinity.h"
+#include "cache.h"
 #include "cgroup.h"
 #include "device_code.h"
 #include "library.h"

@@ -3,8 +3,9 @@
    Has what the vector code of comm/ and rng/ needs beyond the vector types of gcc and clang:
    the largest vector of the processor (ds__os_vector), the markers of functions that use larger
    vectors than every processor has (DS__VECTOR_32, DS__VECTOR_64), stores that go around the
-   caches, tests of masks, products of words and conversions of f16. W is the size of a vector in
-   bytes: 16, and on x86-64 also 32 (AVX2, F16C) and 64 (AVX-512).
+   caches, tests of masks, products of words, the order of independent sequences, and conversions
+   of f16. W is the size of a vector in bytes: 16, and on x86-64 also 32 (AVX2, F16C) and 64
+   (AVX-512).
 
    Invariants: a function marked DS__VECTOR_32 or DS__VECTOR_64 runs only if ds__os_vector returns
    at least that size. DS__VECTOR_FENCE follows stores around the caches before a release.
@@ -104,6 +105,21 @@ typedef long long ds__os_longs_64 __attribute__((vector_size(64)));
 #define DS__VECTOR_TIMES_64(a, b)                                                              \
     (ds__os_words_64) __builtin_ia32_pmuludq512_mask((ds__os_ints_64)(a), (ds__os_ints_64)(b), \
                                                      (ds__os_longs_64)(a), (unsigned char)-1)
+#endif
+
+/* DS__VECTOR_IN_STEP(W, ...): all these vectors are computed before what follows. clang would else
+   compute one of several independent sequences after the other. */
+#if defined(__clang__) && defined(__x86_64__)
+#define DS__VECTOR_KEEP_16(v) "+x"(v)
+#define DS__VECTOR_KEEP_32(v) "+x"(v)
+#define DS__VECTOR_KEEP_64(v) "+v"(v)
+#define DS__VECTOR_IN_STEP(W, a, b, c, d, e, f, g, h)                                 \
+    __asm__(""                                                                        \
+            : DS__VECTOR_KEEP_##W(a), DS__VECTOR_KEEP_##W(b), DS__VECTOR_KEEP_##W(c), \
+              DS__VECTOR_KEEP_##W(d), DS__VECTOR_KEEP_##W(e), DS__VECTOR_KEEP_##W(f), \
+              DS__VECTOR_KEEP_##W(g), DS__VECTOR_KEEP_##W(h))
+#else
+#define DS__VECTOR_IN_STEP(W, ...) (void)0
 #endif
 
 /* Eight numbers of f16, a vector of 16 bytes, to f32 and back, rounded to nearest even. */

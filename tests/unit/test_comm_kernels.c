@@ -799,7 +799,7 @@ static void test_items_and_stores_around_the_caches(void **unused) {
         for (int form = CPU_16; form <= NATIVE_32; form++) {
             int vector = form % 2 && ds__os_vector() >= 32 ? 32 : 16;
             memset(out.data, 0x5a, bytes);
-            r.bytes = DS__STREAM_BYTES;
+            r.bytes = DS__STREAM_MOST;
             (form <= CPU_32 ? ds__comm_reduce_part : native_reduce_part)(&r, 0, bytes, vector);
             r.bytes = bytes;
             expect_same(out.data, want.data, bytes, &r, form, "around the caches");
