@@ -19,18 +19,37 @@
 #include "kernel_arith.h"
 #include "kernel_vector.gen.h"
 
-enum { DS__RNG_LANES = 8 }; /* ds__rng_run makes blocks in multiples of this number */
+/* ds__rng_run makes blocks in multiples of DS__RNG_LANES, ds__rng_run_floats in multiples of
+   DS__RNG_FLOAT_LANES. */
+enum { DS__RNG_LANES = 8, DS__RNG_FLOAT_LANES = 32 };
 
 /* Writes the words of a run of blocks with vectors of so many bytes. */
-static void ds__rng_run(const ds__rng_args *a, const ds__rng_blocks *b, void *out, int vector) {
+static void ds__rng_run(const ds__rng_blocks *b, void *out, int vector) {
 #if DS__VECTOR_HAS_64
     if (vector == 64)
-        ds__rng_run_64(a, b, out);
+        ds__rng_run_64(b, out);
     else if (vector == 32)
-        ds__rng_run_32(a, b, out);
+        ds__rng_run_32(b, out);
     else
 #endif
-        ds__rng_run_16(a, b, out);
+        ds__rng_run_16(b, out);
+    (void)vector;
+}
+
+/* Writes the uniform numbers in f32 of a run of blocks, whose counters have the same upper half.
+   around: the stores go around the caches. */
+static void ds__rng_run_floats(const ds__rng_args *a, const ds__rng_blocks *b, char *out,
+                               int around, int vector) {
+#if DS__VECTOR_HAS_64
+    if (vector == 64)
+        ds__rng_floats_64(a, b, out, around);
+    else if (vector == 32)
+        ds__rng_floats_32(a, b, out, around);
+    else
+#endif
+        ds__rng_floats_16(a, b, out, around);
+    if (around)
+        DS__VECTOR_FENCE();
     (void)vector;
 }
 
@@ -153,17 +172,15 @@ static size_t ds__rng_lanes(uint64_t blocks) {
     return (size_t)(blocks + DS__RNG_LANES - 1) / DS__RNG_LANES * DS__RNG_LANES;
 }
 
-/* Uniform numbers in f32 by element: writes all whole blocks at once. */
+/* Uniform numbers in f32 by element: writes most whole blocks at once. */
 static void ds__rng_part_floats(const ds__rng_args *a, ds__rng_range *p) {
-    size_t blocks = (size_t)((p->end - p->at) / 4 / DS__RNG_LANES * DS__RNG_LANES);
+    size_t blocks = (size_t)((p->end - p->at) / 4 / DS__RNG_FLOAT_LANES * DS__RNG_FLOAT_LANES);
     int around = ds__stream_pays(0, (size_t)a->count * 4) && (uintptr_t)p->to % 64 == 0;
-    ds__rng_blocks run = { .seed = p->seed,
-                           .counter = p->start + p->at / 4,
-                           .blocks = blocks,
-                           .flags = DS__RNG_FLOATS | (around ? DS__RNG_AROUND : 0u) };
-    ds__rng_run(a, &run, p->to, p->vector);
-    if (around)
-        DS__VECTOR_FENCE();
+    ds__rng_blocks run = { .seed = p->seed, .counter = p->start + p->at / 4, .blocks = blocks };
+    /* one item at most has such counters in a fill of usual size */
+    if (run.counter >> 32 != (run.counter + blocks) >> 32)
+        return;
+    ds__rng_run_floats(a, &run, p->to, around, p->vector);
     p->at += blocks * 4;
     p->to += blocks * 16;
 }
@@ -181,11 +198,11 @@ static void ds__rng_part_across(const ds__rng_args *a, ds__rng_range *p) {
                            .counter = p->start + row / p->each,
                            .thread = thread,
                            .blocks = ds__rng_lanes(n),
-                           .flags = DS__RNG_ACROSS };
+                           .across = 1 };
     const size_t size = ds__rng_size(a->kind);
     const uint64_t skip = row % p->each;
     char *to = p->to;
-    ds__rng_run(a, &run, x, p->vector);
+    ds__rng_run(&run, x, p->vector);
     for (uint64_t i = 0; i < n; i++) {
         ds__rng_values(a, x[i], v);
         to = ds__rng_store(to, v[skip], size);
@@ -208,7 +225,7 @@ static void ds__rng_part_along(const ds__rng_args *a, ds__rng_range *p) {
                            .blocks = ds__rng_lanes((skip + n + each - 1) / each) };
     const size_t size = ds__rng_size(a->kind);
     char *to = p->to;
-    ds__rng_run(a, &run, x, p->vector);
+    ds__rng_run(&run, x, p->vector);
     for (uint64_t i = 0, b = 0; i < skip + n; b++) {
         ds__rng_values(a, x[b], v);
         for (uint64_t k = 0; k < each && i < skip + n; k++, i++)

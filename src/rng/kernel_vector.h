@@ -15,20 +15,14 @@
 #include "../os/os.h"
 #include "kernel_arith.h"
 
-/* A run of blocks: so many counters from (counter, thread) on, a multiple of DS__RNG_LANES. */
+/* A run of blocks: so many counters from (counter, thread) on. */
 typedef struct ds__rng_blocks {
     uint64_t seed;
     uint64_t counter;
     uint64_t thread;
     size_t blocks;
-    unsigned flags; /* DS__RNG_ACROSS ... */
+    int across; /* 1: the thread goes on from block to block, not the counter */
 } ds__rng_blocks;
-
-enum {
-    DS__RNG_ACROSS = 1, /* the thread goes on from block to block, not the counter */
-    DS__RNG_FLOATS = 2, /* uniform numbers in f32 are written, not words */
-    DS__RNG_AROUND = 4  /* the stores go around the caches */
-};
 
 #ifdef __clang__
 #define DS__RNG_EVEN_16(a, b) __builtin_shufflevector(a, b, 0, 2)
@@ -61,6 +55,20 @@ enum {
 #endif
 #define DS__RNG_HIGH(W, x) (ds__rng_v64_##W) DS__RNG_HIGH_##W((ds__rng_v32_##W)(x))
 
+/* The two halves of lanes, exchanged. */
+#ifdef __clang__
+#define DS__RNG_SWAP_16(x) __builtin_shufflevector(x, x, 1, 0, 3, 2)
+#define DS__RNG_SWAP_32(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#define DS__RNG_SWAP_64(x) \
+    __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#else
+#define DS__RNG_SWAP_16(x) __builtin_shuffle(x, (ds__rng_v32_16){ 1, 0, 3, 2 })
+#define DS__RNG_SWAP_32(x) __builtin_shuffle(x, (ds__rng_v32_32){ 1, 0, 3, 2, 5, 4, 7, 6 })
+#define DS__RNG_SWAP_64(x) \
+    __builtin_shuffle(x, (ds__rng_v32_64){ 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14 })
+#endif
+#define DS__RNG_SWAP(W, x) (ds__rng_v64_##W) DS__RNG_SWAP_##W((ds__rng_v32_##W)(x))
+
 #define DS__RNG_PUT(W, to, v)                                        \
     do {                                                             \
         if (around)                                                  \
@@ -69,10 +77,23 @@ enum {
             *(ds__rng_any_##W *)(void *)(to) = (ds__rng_any_##W)(v); \
     } while (0)
 
-#define DS__RNG_ROUND(W, i)                                                             \
-    p = DS__VECTOR_TIMES(W, x0, 0xD2511F53u), q = DS__VECTOR_TIMES(W, x2, 0xCD9E8D57u); \
-    x0 = DS__RNG_HIGH(W, q) ^ x1 ^ key[2 * (i)], x1 = q,                                \
-    x2 = DS__RNG_HIGH(W, p) ^ x3 ^ key[2 * (i) + 1], x3 = p;
+/* A round of the vector of blocks that G names. */
+#define DS__RNG_ROUND(W, i, G)                                \
+    p##G = DS__VECTOR_TIMES(W, x0##G, 0xD2511F53u);           \
+    q##G = DS__VECTOR_TIMES(W, x2##G, 0xCD9E8D57u);           \
+    x0##G = DS__RNG_HIGH(W, q##G) ^ x1##G ^ key[2 * (i)];     \
+    x2##G = DS__RNG_HIGH(W, p##G) ^ x3##G ^ key[2 * (i) + 1]; \
+    x1##G = q##G;                                             \
+    x3##G = p##G
+/* The last round, which also puts words 0 and 1 into x0, and words 2 and 3 into x2. */
+#define DS__RNG_LAST_ROUND(W, i, G)                                         \
+    p##G = DS__VECTOR_TIMES(W, x0##G, 0xD2511F53u);                         \
+    q##G = DS__VECTOR_TIMES(W, x2##G, 0xCD9E8D57u);                         \
+    x0##G = DS__RNG_SWAP(W, q##G) ^ ((x1##G & 0xffffffffu) ^ key[2 * (i)]); \
+    x2##G = DS__RNG_SWAP(W, p##G) ^ ((x3##G & 0xffffffffu) ^ key[2 * (i) + 1])
+/* After a round of four vectors of blocks. */
+#define DS__RNG_IN_STEP(W) DS__VECTOR_IN_STEP(W, x0a, x0b, x0c, x0d, x2a, x2b, x2c, x2d)
+
 #define DS__RNG_TO_FLOATS(W, v)                                                                    \
     {                                                                                              \
         ds__rng_vf_##W u =                                                                         \

@@ -276,6 +276,35 @@ static void test_large_fills_have_the_bits_of_small_ones(void **state) {
     free(small);
 }
 
+/* The vectors of such numbers take the upper half of the counter from the first block. */
+static void test_floats_go_on_where_a_counter_carries(void **state) {
+    (void)state;
+
+    enum { COUNT = 4 * 200 };
+
+    static float want[COUNT], got[COUNT];
+    for (uint64_t before = 0; before <= 200; before += 5) {
+        ds__rng_args a = { .out = want,
+                           .seed = 3,
+                           .start = ((uint64_t)7 << 32) - before,
+                           .count = COUNT,
+                           .rows = COUNT / 4,
+                           .stride = 1,
+                           .kind = DS__RNG_F32,
+                           .to = 1,
+                           .to32 = 1,
+                           .scale32 = 1,
+                           .what = DS__RNG_UNIFORM };
+        assert_true(run_form(6, &a));
+        for (int form = 0; form < 3; form++) {
+            memset(got, 0, sizeof got);
+            a.out = got;
+            if (run_form(form, &a))
+                assert_memory_equal(got, want, sizeof got);
+        }
+    }
+}
+
 /* ---- accuracy: every argument that a fill can have, or every 64th of those ---- */
 
 static void test_logarithms_are_right_to_an_ulp(void **state) {
@@ -568,6 +597,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_forms_give_the_same_bits),
         cmocka_unit_test(test_large_fills_have_the_bits_of_small_ones),
+        cmocka_unit_test(test_floats_go_on_where_a_counter_carries),
         cmocka_unit_test(test_logarithms_are_right_to_an_ulp),
         cmocka_unit_test(test_sines_and_cosines_are_right),
         cmocka_unit_test(test_a_fused_product_is_rounded_once),
