@@ -6993,9 +6993,9 @@ typedef struct ds__processes {
    Several streams at once:
    run_together   The inline rule for several streams. If nothing is pending on any of them, run_fn
                   is called and *out_ran is 1. Until run_fn returns, no thread can enqueue work on
-                  these streams. run_fn copies and sums, at most inline_bytes in each step, and
-                  calls no entry. *out_ran 0: the caller must enqueue the work on the streams. That
-                  is always correct.
+                  these streams. run_fn copies and sums, at most some times inline_bytes in each
+                  step, and calls no entry. *out_ran 0: the caller must enqueue the work on the
+                  streams. That is always correct.
 
    Work of other libraries (DS__OP_REMOTE):
    timeline_create  Creates a timeline: numbers that only grow, for which streams of all devices of

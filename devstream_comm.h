@@ -247,9 +247,11 @@ typedef enum ds_reduce_op {
 /* A collective is one call for all participating tensors and streams. The call checks all
    arguments, enqueues copies and sums on the streams, and returns without waiting. On each stream,
    the collective begins after all work enqueued before. Each participating stream continues after
-   the whole collective is complete. If a part fails at run time, all these streams report the
-   failure. Results are valid for work enqueued on their streams afterwards. If the call fails,
-   nothing was enqueued (unless the error message states it), and results are NULL.
+   the whole collective is complete. On CPU devices, if all streams are idle, steps of up to 64 KiB
+   may complete before the call returns; the call then takes some microseconds. If a part fails at
+   run time, all these streams report the failure. Results are valid for work enqueued on their
+   streams afterwards. If the call fails, nothing was enqueued (unless the error message states it),
+   and results are NULL.
 
    Rules:
    - Tensors may have any shape and strides. They may be on any device of one driver, also several
@@ -4676,7 +4678,7 @@ enum { DS__COMM_EXACT = 1 };
    4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
       enqueued.
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
-      (inline_bytes and run_together of the driver). Nothing is enqueued then.
+      (DS__STEPS_INLINE, and inline_bytes and run_together of the driver). Nothing is enqueued then.
 
    Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and locations are
    named by index. A step waits only for earlier steps of the list. A temporary region has no
@@ -4702,7 +4704,9 @@ typedef struct ds__slice {
     int64_t size;
 } ds__slice;
 
-enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
+/* DS__STEP_REDUCE_ALL: a reduction to as many outputs as inputs; the second half of its locations
+   are the outputs, the first of which is `dst` */
+enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE, DS__STEP_REDUCE_ALL };
 
 typedef struct ds__clane {
     ds__stream *s;
@@ -4773,8 +4777,8 @@ typedef struct ds__cstep {
     size_t src_pitch;        /* copy: bytes */
     ds__reduction reduction; /* reduction */
     uint32_t strided;        /* strided copy: index of its form */
-    uint32_t first;          /* reduction: index of the first input in the locations */
-    uint32_t count;          /* reduction: number of inputs */
+    uint32_t first;          /* reduction: index of the first one of its locations */
+    uint32_t count;          /* reduction: number of locations */
 } ds__cstep;
 
 typedef struct ds__link {
@@ -4824,8 +4828,7 @@ typedef struct ds__work {
 /* A tensor of a collective, or a part of one. */
 typedef struct ds__participant {
     ds__location at; /* the first element; the region covers the whole tensor */
-    unsigned flags;
-    ds__dims d; /* last: a copy may leave out the dimensions that are not in use */
+    ds__dims d;      /* last: a copy may leave out the dimensions that are not in use */
 } ds__participant;
 
 static const ds_comm_options ds__comm_usual;
@@ -4850,6 +4853,56 @@ typedef struct ds__sides {
 
 /* Protected by ds__c.lock, with the tables. */
 static ds__sides *ds__sides_of[DS_BACKEND_COUNT][DS__MAX_DEVICES];
+
+/* comm/kernel_all.h - kernel that reduces to several places.
+
+   Reduces the inputs once and writes the result to all outputs (ds__reduce_all_kernel), where
+   kernels run on the processor. A block of the result is computed in the cache, in the first output
+   or, for stores around the caches, on the stack. From there it is copied to the outputs. Memory is
+   read once for each input and written once for each output. An
+   item is DS__COMM_ITEM bytes of the result.
+
+   Invariants: an item reads all inputs of a block before it writes the block, so an output may be
+   one of the inputs. It writes only its own piece of each output, so items may run in parallel.
+   Locks: none. May run under the locks of the driver's run_together.
+   Threads: those that run kernels. */
+
+enum { DS__REDUCE_ALL_BLOCK = 4096 }; /* bytes of a block; DS__COMM_ITEM is a multiple */
+
+typedef struct ds__reduce_all_args {
+    ds__comm_reduce_args reduce; /* its output is not used */
+    char *out[DS__COMM_INPUTS];
+    size_t outs;
+} ds__reduce_all_args;
+
+static int ds__reduce_all_items(size_t first, size_t count, const void *args) {
+    const ds__reduce_all_args *a = args;
+    _Alignas(64) char block[DS__REDUCE_ALL_BLOCK];
+    const size_t bytes = (size_t)a->reduce.bytes;
+    size_t at = first * DS__COMM_ITEM;
+    size_t end = at + count * DS__COMM_ITEM < bytes ? at + count * DS__COMM_ITEM : bytes;
+    int around = ds__stream_pays(a->reduce.inputs * bytes, a->outs * bytes);
+    ds__comm_reduce_args r = a->reduce;
+    for (; at < end; at += DS__REDUCE_ALL_BLOCK) {
+        size_t n = end - at < DS__REDUCE_ALL_BLOCK ? end - at : DS__REDUCE_ALL_BLOCK;
+        for (uint32_t k = 0; k < r.inputs; k++)
+            r.in.at[k] = (const char *)a->reduce.in.at[k] + at;
+        char *result = around ? block : a->out[0] + at;
+        r.out = result;
+        r.bytes = n;
+        (void)ds__comm_reduce_items(0, 1, &r);
+        size_t done = around ? ds__stream_spread(a->out, a->outs, at, block, n) : 0;
+        for (size_t d = around ? 0 : 1; d < a->outs; d++)
+            memcpy(a->out[d] + at + done, result + done, n - done);
+    }
+    return 0;
+}
+
+static ds__kernel ds__reduce_all_kernel = { .cpu_fn = ds__reduce_all_items,
+                                            .args_size = sizeof(ds__reduce_all_args),
+                                            .grain = 1,
+                                            .name = "reduction to several devices",
+                                            .ours = 1 };
 
 /* comm/reduce.h - launches of a reduction.
 
@@ -4975,6 +5028,41 @@ static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void
             r = freed;
     }
     return r;
+}
+
+/* Writes in[0] op in[1] op ... to all outputs by one kernel, in stream order. stream NULL: on the
+   calling thread. At most DS__COMM_INPUTS inputs, and as many outputs; no average of integers.
+   Otherwise as ds__comm_reduce. */
+static ds_result ds__comm_reduce_all(ds__stream *stream, ds__reduction reduction,
+                                     const void *const *in, const void *const *out, size_t n,
+                                     size_t count) {
+    ds__reduce_all_args a = { .outs = n };
+    uint64_t per_element;
+    uint32_t divisor = reduction.op == DS_REDUCE_AVERAGE ? (uint32_t)n : 0;
+    uint32_t op = divisor ? DS__COMM_SUM : (uint32_t)reduction.op;
+    int kind = ds__comm_kind(reduction.dtype, &op, divisor, &per_element);
+    a.reduce.bytes = count * per_element * ds__comm_size[kind];
+    a.reduce.masks = ds__comm_masks_of((uint32_t)kind, op);
+    a.reduce.inputs = (uint32_t)n;
+    a.reduce.op = op;
+    a.reduce.divisor = divisor;
+    a.reduce.kind = (uint32_t)kind;
+    for (size_t i = 0; i < n; i++) {
+        a.reduce.in.at[i] = in[i];
+        a.out[i] = (char *)(uintptr_t)out[i];
+    }
+    size_t items = (size_t)((a.reduce.bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM);
+    if (!stream) {
+        (void)ds__reduce_all_items(0, items, &a);
+        return DS_OK;
+    }
+    ds__op kernel = ds__op_init(DS__OP_KERNEL);
+    kernel.u.kernel.kernel = &ds__reduce_all_kernel;
+    kernel.u.kernel.items = items;
+    kernel.u.kernel.args_size = sizeof a;
+    kernel.u.kernel.args = &a;
+    kernel.u.kernel.grid = NULL;
+    return ds__stream_submit(stream, &kernel);
 }
 
 /* comm/pack.h - launch of the strided copy.
@@ -12553,12 +12641,13 @@ static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name 
                                       int written, ds__participant *p) {
     uint32_t lane;
     int direct;
+    unsigned flags = 0;
     ds_result r = ds__tensor_read(t, name, &p->d);
     if (r < 0)
         return r;
-    (void)ds__tensor_share(t, NULL, &p->flags);
-    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
-                ds__name_text(name));
+    if (written)
+        (void)ds__tensor_share(t, NULL, &flags);
+    DS__REQUIRE(!(flags & DS_TENSOR_READ_ONLY), "%s is read-only", ds__name_text(name));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
                     "%s has %lld elements at one address: dimension %d has the stride 0",
@@ -12873,7 +12962,6 @@ static ds__source ds__participant_pack(ds__work *w, const ds__participant *p,
 static ds__participant ds__participant_slice(const ds__participant *p, int dim, ds__slice slice) {
     ds__participant part;
     part.at = p->at;
-    part.flags = p->flags;
     part.d.first = p->d.first;
     part.d.device = p->d.device;
     part.d.given = p->d.given;
@@ -12904,7 +12992,8 @@ static ds__participant ds__participant_slice(const ds__participant *p, int dim, 
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
    once only if no capture is open and no copy needs staging through the host. Each step then has
-   at most the driver's inline_bytes, and all steps together have at most eight times as many bytes.
+   at most DS__STEPS_INLINE times the driver's inline_bytes, and all steps together have at most
+   four times as many bytes.
    Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
    must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
    blocks until a stream is idle.
@@ -12928,6 +13017,14 @@ static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_strea
     return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
+/* Runs a reduction to several outputs; stream NULL: on the calling thread. */
+static ds_result ds__step_reduce_all(const ds__work *w, const ds__cstep *s, ds__stream *stream) {
+    uint32_t half = s->count / 2;
+    for (uint32_t i = 0; i < s->count; i++)
+        w->in[i] = ds__location_at(w, w->location[s->first + i]);
+    return ds__comm_reduce_all(stream, s->reduction, w->in, w->in + half, half, s->width);
+}
+
 /* Enqueues a step on the stream of its lane. */
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
@@ -12945,6 +13042,8 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
                                                            .src_pitch = s->src_pitch,
                                                            .width = s->width,
                                                            .height = s->height });
+    case DS__STEP_REDUCE_ALL:
+        return ds__step_reduce_all(w, s, l->s);
     default:
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;
@@ -13010,6 +13109,10 @@ static void ds__steps_now(void *user) {
     const ds__work *w = user;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
+        if (s->kind == DS__STEP_REDUCE_ALL) {
+            DS_IGNORE(ds__step_reduce_all(w, s, NULL));
+            continue;
+        }
         if (s->kind != DS__STEP_COPY && s->kind != DS__STEP_ROWS) {
             DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
             continue;
@@ -13077,10 +13180,15 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
+/* A collective hands over more work at once than a copy and waits for more streams, so the caller
+   runs steps of up to so many times the driver's inline_bytes. With 64 KiB, that takes less time
+   than to enqueue the steps and to wait for them. */
+enum { DS__STEPS_INLINE = 4 };
+
 /* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no
    copy goes through the host. */
 static int ds__steps_small(const ds__work *w) {
-    const size_t most = w->lane[0].s->driver->inline_bytes;
+    const size_t most = DS__STEPS_INLINE * w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
     size_t bytes;
     if (!most || w->lanes > DS__INLINE_LANES || ds__captures_open())
@@ -13092,6 +13200,9 @@ static int ds__steps_small(const ds__work *w) {
             if (s->count > DS__COMM_INPUTS)
                 return 0;
             bytes = s->width * (ds_dtype_get_size)(s->reduction.dtype);
+        } else if (s->kind == DS__STEP_REDUCE_ALL) {
+            bytes = s->width * (ds_dtype_get_size)(s->reduction.dtype);
+            all += (s->count / 2 - 1) * bytes;
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
@@ -13101,7 +13212,7 @@ static int ds__steps_small(const ds__work *w) {
                 return 0;
         }
         all += bytes;
-        if (bytes > most || all > 8 * most)
+        if (bytes > most || all > 4 * most)
             return 0;
     }
     return 1;
@@ -13415,7 +13526,8 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s, size_t count) {
     if (r < 0)
         return r;
     /* If a reduction has several launches, a part of them may have been enqueued on failure. */
-    if (s->count > DS__COMM_INPUTS || (s->count && s->reduction.op == DS_REDUCE_AVERAGE))
+    if (s->kind == DS__STEP_REDUCE &&
+        (s->count > DS__COMM_INPUTS || s->reduction.op == DS_REDUCE_AVERAGE))
         w->progress = DS__WORK_STARTED;
     /* so may a part of a batch */
     if (count > 1)
@@ -15163,8 +15275,8 @@ DSDEF ds_result(ds_comm_reduce_into)(const ds_tensor *const *tensors, size_t cou
    Invariants: the input and the output at one index are on the same device, never on the host.
    Outputs share no memory with each other, as far as ds__memory_check_disjoint finds it. An output
    may share memory with its own input only as DS__IN_PLACE_* allows. On the direct path of an
-   all-reduce, each lane reduces one slice and then copies the slices of the others. In each round,
-   no two copies read the same result.
+   all-reduce on processors, one kernel writes all outputs. Elsewhere each lane reduces one slice
+   and then copies the slices of the others. In each round, no two copies read the same result.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 
@@ -15382,6 +15494,42 @@ static void ds__all_reduce_fetch(ds__all *a, const ds__source *results) {
         }
 }
 
+/* Returns 1 if one kernel can reduce all inputs to all outputs: it runs on the processor and can
+   use all memory as it is. Observers are told of the steps of each lane instead. */
+static int ds__all_reduce_is_one(ds__all *a, const ds__source *sources, const ds__source *results,
+                                 ds_reduce_op op) {
+    ds__work *w = &a->w;
+    uint32_t lane = ds__lane_of(w, &a->out[0]);
+    int real = a->in[0].d.dtype.code == DS_CODE_FLOAT || a->in[0].d.dtype.code == DS_CODE_BFLOAT;
+    if (a->count < 2 || a->count > DS__COMM_INPUTS || !a->in[0].d.count ||
+        !w->lane[0].s->driver->spreads() || ds__captures_open() || ds__observer_is_set() ||
+        (op == DS_REDUCE_AVERAGE && !real))
+        return 0;
+    for (size_t i = 0; i < a->count; i++)
+        if (sources[i].ready != DS__NO_INDEX || results[i].at.region != a->out[i].at.region ||
+            !ds__step_reaches(w, lane, sources[i].at.region) ||
+            !ds__step_reaches(w, lane, results[i].at.region))
+            return 0;
+    return 1;
+}
+
+/* Appends one step that reduces all inputs to all outputs. */
+static void ds__all_reduce_at_once(ds__all *a, const ds__source *sources, const ds__source *results,
+                                   ds__reduction reduction) {
+    ds__work *w = &a->w;
+    uint32_t first = (uint32_t)w->locations;
+    for (size_t i = 0; i < 2 * a->count; i++) {
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
+            return;
+        *location = i < a->count ? sources[i].at : results[i - a->count].at;
+    }
+    uint32_t i = ds__step_reduce_add(w, ds__lane_of(w, &a->out[0]), results[0].at, first, reduction,
+                                     (size_t)a->in[0].d.count);
+    if (i != DS__NO_INDEX)
+        w->step[i].kind = DS__STEP_REDUCE_ALL;
+}
+
 /* Appends the steps of the direct path. */
 static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
     ds__work *w = &a->w;
@@ -15394,6 +15542,10 @@ static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
     ds__dense_like(&a->out[0].d, strides);
     ds__sources_of(w, a->in, a->count, strides, sources);
     ds__all_reduce_open_results(a, strides, results);
+    if (w->r == DS_OK && ds__all_reduce_is_one(a, sources, results, op)) {
+        ds__all_reduce_at_once(a, sources, results, reduction);
+        return w->r;
+    }
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
         results[i].ready = ds__reduce_slice(w, results[i].at, sources, a->count, reduction,
                                             ds__slice_at(a->in[0].d.count, i, a->count));
@@ -15685,7 +15837,7 @@ static ds_result ds__bucket_create(ds__coalesced *a, const ds__bucket *b, ds__pa
 static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
     ds__work *w = &a->w;
     size_t bytes;
-    ds__participant from = { .flags = 0 };
+    ds__participant from = { .at = { 0, 0 } };
     ds__source buffer = ds__bucket_pack(a, b, &bytes);
     ds__participant *to = ds__participants_alloc(w, a->destinations);
     if (!to)

@@ -13,9 +13,11 @@
 /* A collective is one call for all participating tensors and streams. The call checks all
    arguments, enqueues copies and sums on the streams, and returns without waiting. On each stream,
    the collective begins after all work enqueued before. Each participating stream continues after
-   the whole collective is complete. If a part fails at run time, all these streams report the
-   failure. Results are valid for work enqueued on their streams afterwards. If the call fails,
-   nothing was enqueued (unless the error message states it), and results are NULL.
+   the whole collective is complete. On CPU devices, if all streams are idle, steps of up to 64 KiB
+   may complete before the call returns; the call then takes some microseconds. If a part fails at
+   run time, all these streams report the failure. Results are valid for work enqueued on their
+   streams afterwards. If the call fails, nothing was enqueued (unless the error message states it),
+   and results are NULL.
 
    Rules:
    - Tensors may have any shape and strides. They may be on any device of one driver, also several

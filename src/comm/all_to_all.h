@@ -7,8 +7,8 @@
    Invariants: the input and the output at one index are on the same device, never on the host.
    Outputs share no memory with each other, as far as ds__memory_check_disjoint finds it. An output
    may share memory with its own input only as DS__IN_PLACE_* allows. On the direct path of an
-   all-reduce, each lane reduces one slice and then copies the slices of the others. In each round,
-   no two copies read the same result.
+   all-reduce on processors, one kernel writes all outputs. Elsewhere each lane reduces one slice
+   and then copies the slices of the others. In each round, no two copies read the same result.
    Locks: takes none itself and calls the driver without a lock.
    Threads: caller's threads, several at the same time; refused in callbacks (DS__ENTER). */
 #ifndef DS__COMM_ALL_TO_ALL_H
@@ -240,6 +240,42 @@ static void ds__all_reduce_fetch(ds__all *a, const ds__source *results) {
         }
 }
 
+/* Returns 1 if one kernel can reduce all inputs to all outputs: it runs on the processor and can
+   use all memory as it is. Observers are told of the steps of each lane instead. */
+static int ds__all_reduce_is_one(ds__all *a, const ds__source *sources, const ds__source *results,
+                                 ds_reduce_op op) {
+    ds__work *w = &a->w;
+    uint32_t lane = ds__lane_of(w, &a->out[0]);
+    int real = a->in[0].d.dtype.code == DS_CODE_FLOAT || a->in[0].d.dtype.code == DS_CODE_BFLOAT;
+    if (a->count < 2 || a->count > DS__COMM_INPUTS || !a->in[0].d.count ||
+        !w->lane[0].s->driver->spreads() || ds__captures_open() || ds__observer_is_set() ||
+        (op == DS_REDUCE_AVERAGE && !real))
+        return 0;
+    for (size_t i = 0; i < a->count; i++)
+        if (sources[i].ready != DS__NO_INDEX || results[i].at.region != a->out[i].at.region ||
+            !ds__step_reaches(w, lane, sources[i].at.region) ||
+            !ds__step_reaches(w, lane, results[i].at.region))
+            return 0;
+    return 1;
+}
+
+/* Appends one step that reduces all inputs to all outputs. */
+static void ds__all_reduce_at_once(ds__all *a, const ds__source *sources, const ds__source *results,
+                                   ds__reduction reduction) {
+    ds__work *w = &a->w;
+    uint32_t first = (uint32_t)w->locations;
+    for (size_t i = 0; i < 2 * a->count; i++) {
+        ds__location *location = DS__MORE(w, location);
+        if (!location)
+            return;
+        *location = i < a->count ? sources[i].at : results[i - a->count].at;
+    }
+    uint32_t i = ds__step_reduce_add(w, ds__lane_of(w, &a->out[0]), results[0].at, first, reduction,
+                                     (size_t)a->in[0].d.count);
+    if (i != DS__NO_INDEX)
+        w->step[i].kind = DS__STEP_REDUCE_ALL;
+}
+
 /* Appends the steps of the direct path. */
 static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
     ds__work *w = &a->w;
@@ -252,6 +288,10 @@ static ds_result ds__all_reduce_steps(ds__all *a, ds_reduce_op op) {
     ds__dense_like(&a->out[0].d, strides);
     ds__sources_of(w, a->in, a->count, strides, sources);
     ds__all_reduce_open_results(a, strides, results);
+    if (w->r == DS_OK && ds__all_reduce_is_one(a, sources, results, op)) {
+        ds__all_reduce_at_once(a, sources, results, reduction);
+        return w->r;
+    }
     for (size_t i = 0; i < a->count && w->r == DS_OK; i++)
         results[i].ready = ds__reduce_slice(w, results[i].at, sources, a->count, reduction,
                                             ds__slice_at(a->in[0].d.count, i, a->count));

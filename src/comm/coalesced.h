@@ -136,7 +136,7 @@ static ds_result ds__bucket_create(ds__coalesced *a, const ds__bucket *b, ds__pa
 static ds_result ds__bucket_send(ds__coalesced *a, const ds__bucket *b) {
     ds__work *w = &a->w;
     size_t bytes;
-    ds__participant from = { .flags = 0 };
+    ds__participant from = { .at = { 0, 0 } };
     ds__source buffer = ds__bucket_pack(a, b, &bytes);
     ds__participant *to = ds__participants_alloc(w, a->destinations);
     if (!to)

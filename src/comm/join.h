@@ -293,7 +293,8 @@ static ds_result ds__step_enqueue(ds__work *w, ds__cstep *s, size_t count) {
     if (r < 0)
         return r;
     /* If a reduction has several launches, a part of them may have been enqueued on failure. */
-    if (s->count > DS__COMM_INPUTS || (s->count && s->reduction.op == DS_REDUCE_AVERAGE))
+    if (s->kind == DS__STEP_REDUCE &&
+        (s->count > DS__COMM_INPUTS || s->reduction.op == DS_REDUCE_AVERAGE))
         w->progress = DS__WORK_STARTED;
     /* so may a part of a batch */
     if (count > 1)

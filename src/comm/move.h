@@ -185,7 +185,6 @@ static ds__source ds__participant_pack(ds__work *w, const ds__participant *p,
 static ds__participant ds__participant_slice(const ds__participant *p, int dim, ds__slice slice) {
     ds__participant part;
     part.at = p->at;
-    part.flags = p->flags;
     part.d.first = p->d.first;
     part.d.device = p->d.device;
     part.d.given = p->d.given;

@@ -18,6 +18,7 @@
 #include "../alloc/internal.h"
 #include "kernel_arith.h"
 #include "kernel.h"
+#include "kernel_all.h"
 #include "types.h"
 
 /* Returns 1 if the reduction is supported. */
@@ -130,6 +131,41 @@ static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void
             r = freed;
     }
     return r;
+}
+
+/* Writes in[0] op in[1] op ... to all outputs by one kernel, in stream order. stream NULL: on the
+   calling thread. At most DS__COMM_INPUTS inputs, and as many outputs; no average of integers.
+   Otherwise as ds__comm_reduce. */
+static ds_result ds__comm_reduce_all(ds__stream *stream, ds__reduction reduction,
+                                     const void *const *in, const void *const *out, size_t n,
+                                     size_t count) {
+    ds__reduce_all_args a = { .outs = n };
+    uint64_t per_element;
+    uint32_t divisor = reduction.op == DS_REDUCE_AVERAGE ? (uint32_t)n : 0;
+    uint32_t op = divisor ? DS__COMM_SUM : (uint32_t)reduction.op;
+    int kind = ds__comm_kind(reduction.dtype, &op, divisor, &per_element);
+    a.reduce.bytes = count * per_element * ds__comm_size[kind];
+    a.reduce.masks = ds__comm_masks_of((uint32_t)kind, op);
+    a.reduce.inputs = (uint32_t)n;
+    a.reduce.op = op;
+    a.reduce.divisor = divisor;
+    a.reduce.kind = (uint32_t)kind;
+    for (size_t i = 0; i < n; i++) {
+        a.reduce.in.at[i] = in[i];
+        a.out[i] = (char *)(uintptr_t)out[i];
+    }
+    size_t items = (size_t)((a.reduce.bytes + DS__COMM_ITEM - 1) / DS__COMM_ITEM);
+    if (!stream) {
+        (void)ds__reduce_all_items(0, items, &a);
+        return DS_OK;
+    }
+    ds__op kernel = ds__op_init(DS__OP_KERNEL);
+    kernel.u.kernel.kernel = &ds__reduce_all_kernel;
+    kernel.u.kernel.items = items;
+    kernel.u.kernel.args_size = sizeof a;
+    kernel.u.kernel.args = &a;
+    kernel.u.kernel.grid = NULL;
+    return ds__stream_submit(stream, &kernel);
 }
 
 #endif

@@ -232,12 +232,13 @@ static ds_result ds__participant_open(ds__work *w, const ds_tensor *t, ds__name 
                                       int written, ds__participant *p) {
     uint32_t lane;
     int direct;
+    unsigned flags = 0;
     ds_result r = ds__tensor_read(t, name, &p->d);
     if (r < 0)
         return r;
-    (void)ds__tensor_share(t, NULL, &p->flags);
-    DS__REQUIRE(!written || !(p->flags & DS_TENSOR_READ_ONLY), "%s is read-only",
-                ds__name_text(name));
+    if (written)
+        (void)ds__tensor_share(t, NULL, &flags);
+    DS__REQUIRE(!(flags & DS_TENSOR_READ_ONLY), "%s is read-only", ds__name_text(name));
     for (int i = 0; i < p->d.ndim && written; i++)
         DS__REQUIRE(p->d.strides[i] || p->d.shape[i] < 2 || !p->d.count,
                     "%s has %lld elements at one address: dimension %d has the stride 0",

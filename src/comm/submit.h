@@ -8,7 +8,8 @@
    Invariants: temporary regions have their addresses before a step runs. ds__steps_spread
    changes the lanes of steps, so ds__work_run calls it before any wait is enqueued. Steps run at
    once only if no capture is open and no copy needs staging through the host. Each step then has
-   at most the driver's inline_bytes, and all steps together have at most eight times as many bytes.
+   at most DS__STEPS_INLINE times the driver's inline_bytes, and all steps together have at most
+   four times as many bytes.
    Locks: takes none itself. ds__steps_now runs under the locks of the driver's run_together and
    must not call a driver entry. Functions that call the driver expect no lock; ds__join_here
    blocks until a stream is idle.
@@ -44,6 +45,14 @@ static ds_result ds__step_kernel(const ds__work *w, const ds__cstep *s, ds_strea
     return ds__comm_reduce(stream, s->reduction, dst, w->in, s->count, s->width);
 }
 
+/* Runs a reduction to several outputs; stream NULL: on the calling thread. */
+static ds_result ds__step_reduce_all(const ds__work *w, const ds__cstep *s, ds__stream *stream) {
+    uint32_t half = s->count / 2;
+    for (uint32_t i = 0; i < s->count; i++)
+        w->in[i] = ds__location_at(w, w->location[s->first + i]);
+    return ds__comm_reduce_all(stream, s->reduction, w->in, w->in + half, half, s->width);
+}
+
 /* Enqueues a step on the stream of its lane. */
 static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
     const ds__clane *l = &w->lane[s->lane];
@@ -61,6 +70,8 @@ static ds_result ds__step_run(const ds__work *w, const ds__cstep *s) {
                                                            .src_pitch = s->src_pitch,
                                                            .width = s->width,
                                                            .height = s->height });
+    case DS__STEP_REDUCE_ALL:
+        return ds__step_reduce_all(w, s, l->s);
     default:
         DS__KEEPING(r, ds__step_kernel(w, s, l->stream));
         return r;
@@ -126,6 +137,10 @@ static void ds__steps_now(void *user) {
     const ds__work *w = user;
     for (size_t i = 0; i < w->steps; i++) {
         const ds__cstep *s = &w->step[i];
+        if (s->kind == DS__STEP_REDUCE_ALL) {
+            DS_IGNORE(ds__step_reduce_all(w, s, NULL));
+            continue;
+        }
         if (s->kind != DS__STEP_COPY && s->kind != DS__STEP_ROWS) {
             DS_IGNORE(ds__step_kernel(w, s, (ds_stream){ 0 }));
             continue;
@@ -193,10 +208,15 @@ static ds_result ds__spread_run(const ds__work *w) {
     return ds__stream_submit(s, &op);
 }
 
+/* A collective hands over more work at once than a copy and waits for more streams, so the caller
+   runs steps of up to so many times the driver's inline_bytes. With 64 KiB, that takes less time
+   than to enqueue the steps and to wait for them. */
+enum { DS__STEPS_INLINE = 4 };
+
 /* Returns 1 if the calling thread may run the steps: they are small, no capture is open, and no
    copy goes through the host. */
 static int ds__steps_small(const ds__work *w) {
-    const size_t most = w->lane[0].s->driver->inline_bytes;
+    const size_t most = DS__STEPS_INLINE * w->lane[0].s->driver->inline_bytes;
     size_t all = 0;
     size_t bytes;
     if (!most || w->lanes > DS__INLINE_LANES || ds__captures_open())
@@ -208,6 +228,9 @@ static int ds__steps_small(const ds__work *w) {
             if (s->count > DS__COMM_INPUTS)
                 return 0;
             bytes = s->width * (ds_dtype_get_size)(s->reduction.dtype);
+        } else if (s->kind == DS__STEP_REDUCE_ALL) {
+            bytes = s->width * (ds_dtype_get_size)(s->reduction.dtype);
+            all += (s->count / 2 - 1) * bytes;
         } else if (s->kind == DS__STEP_PACK) {
             const ds__strided *k = &w->strided[s->strided];
             bytes = (size_t)ds__count_of(k->ndim, k->shape) * k->item;
@@ -217,7 +240,7 @@ static int ds__steps_small(const ds__work *w) {
                 return 0;
         }
         all += bytes;
-        if (bytes > most || all > 8 * most)
+        if (bytes > most || all > 4 * most)
             return 0;
     }
     return 1;

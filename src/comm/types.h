@@ -22,7 +22,7 @@
    4. If enqueueing fails, the remaining steps are left out, but the waits at the end are still
       enqueued.
    5. If the steps are small and no lane has pending work, the calling thread runs the steps
-      (inline_bytes and run_together of the driver). Nothing is enqueued then.
+      (DS__STEPS_INLINE, and inline_bytes and run_together of the driver). Nothing is enqueued then.
 
    Invariants: arrays of a ds__work move when they grow, so lanes, regions, steps and locations are
    named by index. A step waits only for earlier steps of the list. A temporary region has no
@@ -53,7 +53,9 @@ typedef struct ds__slice {
     int64_t size;
 } ds__slice;
 
-enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE };
+/* DS__STEP_REDUCE_ALL: a reduction to as many outputs as inputs; the second half of its locations
+   are the outputs, the first of which is `dst` */
+enum { DS__STEP_COPY, DS__STEP_ROWS, DS__STEP_PACK, DS__STEP_REDUCE, DS__STEP_REDUCE_ALL };
 
 typedef struct ds__clane {
     ds__stream *s;
@@ -124,8 +126,8 @@ typedef struct ds__cstep {
     size_t src_pitch;        /* copy: bytes */
     ds__reduction reduction; /* reduction */
     uint32_t strided;        /* strided copy: index of its form */
-    uint32_t first;          /* reduction: index of the first input in the locations */
-    uint32_t count;          /* reduction: number of inputs */
+    uint32_t first;          /* reduction: index of the first one of its locations */
+    uint32_t count;          /* reduction: number of locations */
 } ds__cstep;
 
 typedef struct ds__link {
@@ -175,8 +177,7 @@ typedef struct ds__work {
 /* A tensor of a collective, or a part of one. */
 typedef struct ds__participant {
     ds__location at; /* the first element; the region covers the whole tensor */
-    unsigned flags;
-    ds__dims d; /* last: a copy may leave out the dimensions that are not in use */
+    ds__dims d;      /* last: a copy may leave out the dimensions that are not in use */
 } ds__participant;
 
 static const ds_comm_options ds__comm_usual;

@@ -2,7 +2,7 @@
    at every allocation, a device that fails. */
 #include "comm.h"
 
-enum { CREW = 3, COLUMNS = 2100 /* so that no part is so small that the caller does it at once */ };
+enum { CREW = 3, COLUMNS = 8400 /* so that no part is so small that the caller does it at once */ };
 
 enum { EACH = HARNESS_SLOW ? 3 : 1 }; /* with sanitizers a fault at every third call */
 
@@ -255,7 +255,8 @@ static void test_a_fault_at_every_driver_call_of_every_collective(void **state) 
                 fail_msg("%s, fault %d: %zu bytes of bookkeeping are left", plays[play].name, n,
                          (size_t)kept_bytes);
         }
-        assert_true(n < 1000);
+        if (n >= 1000)
+            fail_msg("%s: fault %d is still met", plays[play].name, n);
         if (hits * EACH < 2)
             fail_msg("%s: only %d calls of the driver could fail", plays[play].name, hits);
         /* what comes before is the same for all */

@@ -171,7 +171,7 @@ static void test_a_small_collective_waits_for_work_of_all_its_streams(void **sta
 static void test_what_is_large_or_many_is_not_done_by_the_caller(void **state) {
     (void)state;
     setting g;
-    open_setting(&g, 4097); /* more than 16 KiB */
+    open_setting(&g, 16385); /* more than 64 KiB */
     for (int kind = 0; kind < KINDS; kind++) {
         /* in slices */
         if (kind == ALL_SUM)

@@ -810,6 +810,58 @@ static void test_items_and_stores_around_the_caches(void **unused) {
     }
 }
 
+/* Through and around the caches, and with an output that is an input. */
+static void test_a_reduction_to_all_outputs_reads_before_it_writes(void **unused) {
+    (void)unused;
+
+    enum { N = 3, MOST = (1 << 18) + 70 };
+
+    static const size_t counts[] = { 1, 31, 1024, 1025, 3 * DS__COMM_ITEM / 4 + 5, 1 << 18 };
+    float *in[N];
+    float *out[N];
+    float *want = malloc(MOST * sizeof *want);
+    for (int i = 0; i < N; i++) {
+        in[i] = malloc(MOST * sizeof *in[i]);
+        out[i] = i == 1 ? in[i] : malloc(MOST * sizeof *out[i]);
+    }
+    ds__os_cache_state = 1;
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+        for (size_t shift = 0; shift < 5; shift += 4) {
+            size_t n = counts[k];
+            ds__reduce_all_args a = { .outs = N };
+            for (int i = 0; i < N; i++) {
+                for (size_t j = 0; j < MOST; j++) {
+                    in[i][j] = (float)(j % 1000) / (float)(i + 3);
+                    out[i][j] = i == 1 ? in[i][j] : -1;
+                }
+                a.reduce.in.at[i] = in[i] + shift;
+                a.out[i] = (char *)(out[i] + shift);
+            }
+            for (size_t j = 0; j < MOST; j++)
+                want[j] = in[0][j] + in[1][j] + in[2][j];
+            a.reduce.inputs = N;
+            a.reduce.kind = DS__COMM_F32;
+            a.reduce.op = DS__COMM_SUM;
+            a.reduce.bytes = 4 * n;
+            size_t items = (4 * n + DS__COMM_ITEM - 1) / DS__COMM_ITEM;
+
+            assert_int_equal(ds__reduce_all_items(items / 2, items - items / 2, &a), 0);
+            assert_int_equal(ds__reduce_all_items(0, items / 2, &a), 0);
+
+            for (int i = 0; i < N; i++) {
+                assert_memory_equal(out[i] + shift, want + shift, 4 * n);
+                assert_true(out[i][shift + n] == (i == 1 ? (float)((shift + n) % 1000) / 4 : -1));
+            }
+        }
+    ds__os_cache_state = 0;
+    for (int i = 0; i < N; i++) {
+        free(in[i]);
+        if (i != 1)
+            free(out[i]);
+    }
+    free(want);
+}
+
 /* Rounded upwards, subnormal numbers as zero, and traps: a reduction neither sees nor changes
    that. */
 static void test_how_a_thread_computes_is_not_seen(void **unused) {
@@ -1235,6 +1287,7 @@ int main(void) {
         cmocka_unit_test(test_how_a_reduction_is_cut_does_not_matter),
         cmocka_unit_test(test_a_wide_input_or_result_of_halves),
         cmocka_unit_test(test_items_and_stores_around_the_caches),
+        cmocka_unit_test(test_a_reduction_to_all_outputs_reads_before_it_writes),
         cmocka_unit_test(test_how_a_thread_computes_is_not_seen),
         cmocka_unit_test(test_copies_of_any_strides),
         cmocka_unit_test(test_a_product_divides_indices_exactly),
