@@ -6734,10 +6734,13 @@ typedef struct ds__op {
             ds__event *object;
         } event;
 
-        /* launch, upload: the driver's executable, and what is in it */
+        /* launch, upload: the driver's executable, and what is in it. ticket, at: for the driver
+           that runs it; else 0 */
         struct {
             void *exec;
             ds__body *body;
+            uint64_t ticket;
+            size_t at;
         } graph;
 
         /* wait for another stream; the driver fills upto */
@@ -10730,8 +10733,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 
 /* cpu/graph_launch.h */
 static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream);
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who);
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                               int who);
 static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                   uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
@@ -16922,8 +16925,11 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
    4. A launch is one operation of the user's stream. It waits for its turn at the executable,
       starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
       gate counts completed launches.
-   5. A change of the executable makes a new plan. Pending launches keep theirs.
-   6. A graph of one chain therefore costs as much as its operations, without the queue.
+   5. A change of the executable makes a new plan, unless no launch uses the present one: then the
+      changed operations are written in place. Pending launches keep their plan.
+   6. If lanes would not make a launch faster, the launching stream runs the operations itself, in
+      topological order (cpu/graph_direct.h). This is so for a graph of one chain, and for branches
+      that are shorter than the waits between them.
 
    Invariants: the nodes of a lane have one device and one priority. Entries are in topological
    order, so a lane waits only for an earlier entry of another lane. Numbers count the operations
@@ -16937,6 +16943,12 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
 typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
+    struct ds__cpu_exec *exec; /* kept */
+    ds__cpu_stream *gate;      /* that of the executable, in the cache line that a launch reads */
+    uint64_t gate_base;
+    /* all operations in topological order; NULL: no launch has run them that way */
+    ds__cpu_block *direct;
+    uint32_t direct_bytes;
     uint32_t conditions;
     struct ds__cpu_condition **condition; /* of the conditional nodes, in the order of entries */
     size_t objects;
@@ -16953,22 +16965,30 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    uint32_t left; /* during the sort: dependencies that are not sorted yet */
+    uint32_t left;      /* during the sort: dependencies that are not sorted yet */
+    uint32_t bytes;     /* of its operation in a plan */
+    uint32_t at;        /* place of the operation in the plan's lane */
+    uint32_t direct_at; /* and in the plan's `direct` */
 } ds__cpu_flat;
 
-/* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
+/* A step of a lane: a node, or a wait for a node of another lane. */
 typedef struct ds__cpu_entry {
     uint32_t lane;
     uint32_t flat;
-    uint32_t on;
-    uint32_t upto;
+    int waits;
 } ds__cpu_entry;
 
 typedef struct ds__cpu_exec {
-    _Atomic int users;    /* the owner, and pending launches */
+    _Atomic int users;    /* the owner, and plans */
     const ds__body *body; /* the shadow graph; not used after the owner has dropped it */
     unsigned flags;
-    int dirty;           /* 1: the shadow graph has changed since the plan was made */
+    int dirty;         /* 1: the shadow graph has changed, and there is no plan */
+    uint32_t *changed; /* nodes that were set since the plan was written */
+    uint32_t changes;
+    size_t changed_room;
+    int device;          /* of all nodes; -1: they are on several devices */
+    int simple;          /* 1: a stream of this device may run all nodes itself */
+    int prefers_direct;  /* 1: lanes would not make a launch faster, by the latest estimates */
     int hosts;           /* 1: there are host functions */
     int polls;           /* 1: there are operations on words */
     uint32_t conditions; /* number of conditional nodes */
@@ -16984,9 +17004,11 @@ typedef struct ds__cpu_exec {
     uint64_t *base;       /* number of each lane before the first launch */
     uint64_t gate_base;   /* number of the gate before the first launch */
     uint32_t *operations; /* number of operations of each lane in one launch */
+    size_t *bytes;        /* of the operations of each lane */
     uint32_t records;     /* number of event nodes that record */
     uint32_t waits;       /* number of event nodes that wait */
     uint64_t launches;
+    uint64_t rounds; /* the launches among these that use the lanes */
     ds__cpu_plan *plan;
 } ds__cpu_exec;
 
@@ -16994,7 +17016,8 @@ typedef struct ds__cpu_exec {
 typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
-    uint64_t ticket;
+    uint64_t ticket; /* number of launches before */
+    uint64_t round;  /* number of launches before that use the lanes */
     uint64_t id;     /* of its record of activity; 0: it has none */
     uint64_t stream; /* handle of the launching stream */
     uint32_t next;   /* the lanes before this one are done */
@@ -17021,9 +17044,9 @@ static int ds__cpu_is_flat(const ds__node *n) {
     return n->kind == DS_NODE_CHILD && n->child->count;
 }
 
-/* Returns the number of the lane after the launch with that ticket. */
-static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
-    return x->base[lane] + (ticket + 1) * x->operations[lane];
+/* Returns the number of the lane after the launch of that round. */
+static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t round) {
+    return x->base[lane] + (round + 1) * x->operations[lane];
 }
 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
@@ -17116,11 +17139,10 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 }
 
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
-static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
-                            uint32_t upto) {
+static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, int waits) {
     if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
-    x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
+    x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, waits };
     x->operations[lane]++;
     return 1;
 }
@@ -17154,10 +17176,10 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
         if (d->lane == lane || seen[d->lane] != ((uint64_t)(flat + 1) << 32 | d->number))
             continue;
-        if (!ds__cpu_step_add(x, lane, UINT32_MAX, d->lane, d->number))
+        if (!ds__cpu_step_add(x, lane, f->deps[k], 1))
             return 0;
     }
-    if (!ds__cpu_step_add(x, lane, flat, 0, 0))
+    if (!ds__cpu_step_add(x, lane, flat, 0))
         return 0;
     f->lane = lane;
     f->number = x->operations[lane];
@@ -17165,8 +17187,16 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     return 1;
 }
 
+/* Returns 1 for a node that the launching stream may run itself. Other kinds may park a stream, or
+   need a stream of their own to stand for them. */
+static int ds__cpu_is_simple(ds_node_kind kind) {
+    return kind == DS_NODE_KERNEL || kind == DS_NODE_COPY || kind == DS_NODE_FILL ||
+           kind == DS_NODE_EMPTY || kind == DS_NODE_CHILD;
+}
+
 /* Notes that the executable has a node of this kind. */
 static void ds__cpu_count_kind(ds__cpu_exec *x, ds_node_kind kind) {
+    x->simple &= ds__cpu_is_simple(kind);
     x->hosts |= kind == DS_NODE_HOST;
     x->polls |= kind == DS_NODE_VALUES;
     x->records += kind == DS_NODE_EVENT_RECORD;
@@ -17181,6 +17211,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint64_t *seen = NULL;
     int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
     if (done) {
+        x->simple = x->flats > 0 && !(x->flags & DS_GRAPH_USE_NODE_PRIORITY);
+        x->device = x->flats ? ds__cpu_flat_device(x, &x->flat[0]) : -1;
         tail = ds__host_alloc((x->flats + 1u) * sizeof *tail);
         seen = ds__host_alloc((x->flats + 1u) * sizeof *seen);
         x->operations = ds__host_alloc((x->flats + 1u) * sizeof *x->operations);
@@ -17194,6 +17226,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
                                   : DS__CPU_LEVELS - 1);
         if (n)
             ds__cpu_count_kind(x, n->kind);
+        if (x->device != ds__cpu_flat_device(x, f))
+            x->device = -1;
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
@@ -17210,7 +17244,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
     x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
-    if (!x->lane || !x->base)
+    x->bytes = ds__host_alloc((x->lanes + 1u) * sizeof *x->bytes);
+    if (!x->lane || !x->base || !x->bytes)
         return 0;
     for (uint32_t i = 0; i < x->flats; i++) {
         const ds__cpu_flat *f = &x->flat[i];
@@ -17242,10 +17277,11 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
    (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
-   Invariants: a plan does not change once it is made. It lives until the executable and all
-   launches have dropped it, and keeps the payloads of its nodes alive. `dirty` is set after a
-   change, until the next launch or upload makes a plan. Event nodes are numbered in the order of
-   the entries, which ds__cpu_launch_events repeats.
+   Invariants: a plan does not change while a launch uses it. It lives until the executable and all
+   launches have dropped it, and keeps the payloads of its nodes and the executable alive. After a
+   change, either `dirty` is set and there is no plan, or `changed` lists the nodes that were set;
+   the next launch or upload makes or changes the plan. Event nodes are numbered in the order of the
+   entries, which ds__cpu_launch_events repeats.
    Locks: takes none itself. The core's lock of the executable orders changes, uploads and
    launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
    graph still owns the payloads.
@@ -17253,13 +17289,14 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
    owner of a launching stream, also a worker; payload destructors then run there. */
 
 static void ds__cpu_exec_unref(ds__cpu_exec *x);
+static void ds__cpu_exec_destroy(void *exec);
 static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out);
 
 /* Frees a condition, which may be NULL, with the executables of its bodies. */
 static void ds__cpu_condition_destroy(ds__cpu_condition *c) {
     for (uint32_t i = 0; c && i < c->count; i++)
         if (c->body[i])
-            ds__cpu_exec_unref(c->body[i]);
+            ds__cpu_exec_destroy(c->body[i]);
     ds__host_free(c);
 }
 
@@ -17280,12 +17317,15 @@ static ds_result ds__cpu_condition_create(const ds__node *n, ds__cpu_condition *
 }
 
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
-   payloads of its nodes. */
+   payloads of its nodes and the executable. */
 static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
+    ds__cpu_exec *x = p->exec;
     for (size_t i = 0; i < p->objects; i++)
         ds__object_unref(p->object[i]);
+    if (p->lanes == 0 || p->direct != p->block[0])
+        ds__host_free(p->direct);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
     for (uint32_t i = 0; i < p->conditions; i++)
@@ -17293,6 +17333,7 @@ static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     ds__host_free(p->condition);
     ds__host_free(p->object);
     ds__host_free(p);
+    ds__cpu_exec_unref(x);
 }
 
 /* Numbers of the next nodes of some kinds, in the order of the entries. */
@@ -17383,41 +17424,48 @@ static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
         memcpy(to + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
 }
 
-/* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
-   each lane so far. */
-static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
+/* Writes the operations of all lanes (write), or only adds up their bytes in x->bytes, from 0. */
+static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, int write) {
     ds__cpu_numbers next = { 0, 0, 0 };
+    memset(x->bytes, 0, x->lanes * sizeof *x->bytes);
     for (uint32_t i = 0; i < x->entries; i++) {
         const ds__cpu_entry *e = &x->entry[i];
+        ds__cpu_flat *f = &x->flat[e->flat];
+        size_t *at = &x->bytes[e->lane];
         ds__op op;
-        if (e->flat == UINT32_MAX) {
+        if (e->waits) {
             memset(&op, 0, sizeof op);
             op.kind = DS__CPU_OP_LANE_WAIT;
-            op.u.wait.stream = x->lane[e->on];
-            op.u.wait.upto = e->upto;
+            op.u.wait.stream = x->lane[f->lane];
+            op.u.wait.upto = f->number;
         } else {
-            ds__cpu_lane_op(&x->flat[e->flat], p, &next, &op);
+            ds__cpu_lane_op(f, p, &next, &op);
+            f->at = (uint32_t)*at;
+            f->bytes = (uint32_t)ds__cpu_op_bytes(&op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write)
-            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) +
-                                 at[e->lane],
-                             &op, bytes);
-        at[e->lane] += bytes;
+            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + *at, &op,
+                             bytes);
+        *at += bytes;
     }
 }
 
-/* Allocates the operations of all lanes, whose bytes are in `at`, and sets `at` to 0. Returns 0 if
-   there is no memory, or a lane is too long for the offsets of 32 bits. */
-static int ds__cpu_plan_alloc(ds__cpu_plan *p, size_t *at) {
+/* Allocates operations in one piece. NULL: no memory, or too many bytes for the offsets of 32
+   bits. */
+static ds__cpu_block *ds__cpu_piece_alloc(size_t bytes) {
+    if (bytes > UINT32_MAX - 64)
+        return NULL;
+    /* one operation more: a read of a whole ds__op stays inside */
+    return ds__host_alloc(offsetof(ds__cpu_block, data) + bytes + sizeof(ds__op));
+}
+
+/* Allocates the operations of all lanes. Returns 0 if there is no memory. */
+static int ds__cpu_plan_alloc(const ds__cpu_exec *x, ds__cpu_plan *p) {
     for (uint32_t i = 0; i < p->lanes; i++) {
-        if (at[i] > UINT32_MAX - 64)
-            return 0;
-        /* one operation more: a read of a whole ds__op stays inside */
-        p->block[i] = ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] + sizeof(ds__op));
+        p->block[i] = ds__cpu_piece_alloc(x->bytes[i]);
         if (!p->block[i])
             return 0;
-        at[i] = 0;
     }
     return 1;
 }
@@ -17429,7 +17477,7 @@ static int ds__cpu_plan_conditions(const ds__cpu_exec *x, ds__cpu_plan *p) {
     p->condition = ds__host_alloc(x->conditions * sizeof *p->condition);
     ds_result r = p->condition ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < x->entries && r == DS_OK; i++) {
-        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
+        const ds__node *n = x->entry[i].waits ? NULL : x->flat[x->entry[i].flat].node;
         if (n && n->kind == DS_NODE_CONDITION)
             r = ds__cpu_condition_create(n, &p->condition[p->conditions++]);
     }
@@ -17437,13 +17485,13 @@ static int ds__cpu_plan_conditions(const ds__cpu_exec *x, ds__cpu_plan *p) {
 }
 
 /* Writes the operations and objects of the executable into a plan. Returns 0 if there is no
-   memory. `at` has a zero for each lane. */
-static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
+   memory. */
+static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p) {
     if (!ds__cpu_plan_conditions(x, p))
         return 0;
     p->lanes = x->lanes;
-    ds__cpu_plan_fill(x, p, at, 0);
-    if (!ds__cpu_plan_alloc(p, at))
+    ds__cpu_plan_fill(x, p, 0);
+    if (!ds__cpu_plan_alloc(x, p))
         return 0;
     size_t objects = ds__cpu_objects_of(x->body, NULL);
     if (objects) {
@@ -17452,22 +17500,25 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
             return 0;
     }
     p->objects = ds__cpu_objects_of(x->body, p->object);
-    ds__cpu_plan_fill(x, p, at, 1);
+    ds__cpu_plan_fill(x, p, 1);
     return 1;
 }
 
 /* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
-   executable still has the old plan. */
+   next launch tries again. */
 static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     uint32_t flats = 0;
+    x->dirty = 1; /* the places of the operations may change before a failure */
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
-    size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
-    if (p)
+    if (p) {
         atomic_store(&p->users, 1);
+        atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+        p->exec = x;
+        p->gate = x->gate;
+        p->gate_base = x->gate_base;
+    }
     ds__cpu_regather(x, x->body, &flats);
-    int done = p && at && ds__cpu_plan_write(x, p, at);
-    ds__host_free(at);
-    if (!done) {
+    if (!p || !ds__cpu_plan_write(x, p)) {
         ds__cpu_plan_unref(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                         (unsigned)x->flats);
@@ -17475,7 +17526,41 @@ static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     ds__cpu_plan_unref(x->plan);
     x->plan = p;
     x->dirty = 0;
+    x->changes = 0;
     return DS_OK;
+}
+
+/* Writes the operations of nodes that were set into the plan, which no launch uses. Returns 0 if
+   the operation of one has another size. */
+static int ds__cpu_plan_patch(ds__cpu_exec *x) {
+    ds__cpu_plan *p = x->plan;
+    for (uint32_t i = 0; i < x->changes; i++) {
+        ds__cpu_flat *f = &x->flat[x->changed[i]];
+        ds__cpu_numbers none = { 0, 0, 0 };
+        ds__op op;
+        f->node = x->body->node[x->changed[i]]; /* the first flat nodes are those of the body */
+        ds__cpu_lane_op(f, p, &none, &op);
+        if (ds__cpu_op_bytes(&op) != f->bytes)
+            return 0;
+        ds__cpu_op_write((char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, &op,
+                         f->bytes);
+        if (p->direct && p->direct != p->block[0])
+            ds__cpu_op_write((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at, &op,
+                             f->bytes);
+    }
+    x->changes = 0;
+    return 1;
+}
+
+/* Brings the plan of the executable up to date. */
+static ds_result ds__cpu_plan_refresh(ds__cpu_exec *x) {
+    if (DS__LIKELY(!x->dirty && !x->changes))
+        return DS_OK;
+    /* acquire: after the last reads of launches that are done */
+    if (!x->dirty && atomic_load_explicit(&x->plan->users, memory_order_acquire) == 1 &&
+        ds__cpu_plan_patch(x))
+        return DS_OK;
+    return ds__cpu_plan_build(x);
 }
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
@@ -17492,19 +17577,24 @@ static void ds__cpu_exec_unref(ds__cpu_exec *x) {
         atomic_store(&x->gate->state, DS__CPU_IDLE);
         ds__cpu_stream_destroy(x->gate);
     }
-    ds__cpu_plan_unref(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
         ds__host_free(x->flat[i].deps);
     ds__host_free(x->flat);
     ds__host_free(x->entry);
     ds__host_free(x->lane);
     ds__host_free(x->base);
+    ds__host_free(x->bytes);
+    ds__host_free(x->changed);
     ds__host_free(x->operations);
     ds__host_free(x);
 }
 
+/* Drops the owner's reference, and the plan; pending launches keep both. */
 static void ds__cpu_exec_destroy(void *exec) {
-    ds__cpu_exec_unref(exec);
+    ds__cpu_exec *x = exec;
+    ds__cpu_plan_unref(x->plan);
+    x->plan = NULL;
+    ds__cpu_exec_unref(x);
 }
 
 /* Makes an executable of a graph, which must exist as long as the executable has its owner. */
@@ -17522,7 +17612,7 @@ static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__c
     if (r == DS_OK)
         r = ds__cpu_plan_build(x);
     if (r < 0) {
-        ds__cpu_exec_unref(x);
+        ds__cpu_exec_destroy(x);
         return r;
     }
     *out = x;
@@ -17593,6 +17683,21 @@ static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
     return DS_OK;
 }
 
+/* Notes that a node is set. The plan stays, because kernels, copies, fills and operations on words
+   have no payloads; after a change of another kind of node the plan is dropped. */
+static ds_result ds__cpu_exec_node_changed(ds__cpu_exec *x, uint32_t index) {
+    ds_node_kind kind = x->body->node[index]->kind;
+    if (x->dirty)
+        return DS_OK;
+    if ((kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL &&
+         kind != DS_NODE_VALUES) ||
+        x->changes >= x->flats ||
+        !ds__array_reserve(&x->changed, sizeof *x->changed, x->changes, 1, &x->changed_room))
+        return ds__cpu_exec_changed(x);
+    x->changed[x->changes++] = index;
+    return DS_OK;
+}
+
 static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
                                      ds_graph_update_reason *out_reason, uint32_t *out_node) {
     (void)graph;
@@ -17602,15 +17707,186 @@ static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
 }
 
 static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
-    (void)index;
     ds_result r = ds__cpu_node_ready(fresh);
-    return r < 0 ? r : ds__cpu_exec_changed(exec);
+    return r < 0 ? r : ds__cpu_exec_node_changed(exec, index);
 }
 
 static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
-    (void)index;
     (void)enabled;
-    return ds__cpu_exec_changed(exec);
+    return ds__cpu_exec_node_changed(exec, index);
+}
+
+/* cpu/graph_direct.h - launches that their stream runs itself.
+
+   Decides whether the launching stream runs the operations of a launch itself, in topological
+   order and without lanes (ds__cpu_is_direct), enqueues such a launch (ds__cpu_submit_direct), and
+   runs it (ds__cpu_direct_step).
+
+   Policy: an executable of one lane has nothing that could run at the same time. With more lanes,
+   ds__cpu_lanes_pay compares the time of all operations in a row with the time that the lanes would
+   take, by the measured times of the kernels. While a kernel has not been measured, the lanes are
+   used. The comparison is repeated after 1, 2, 4 ... launches, then every DS__CPU_COMPARE launches.
+
+   Invariants: only kernels, copies, fills and empty nodes of the stream's device run this way. No
+   launch runs this way with a seed, a fabric, in inline mode, or while operations have notes. The
+   operation in the queue keeps the place of the next operation, so a launch can give way to other
+   streams. Such launches take their turn at the gate as others do, but use no round of the lanes.
+   Locks: the core's lock of the executable is held around ds__cpu_is_direct and
+   ds__cpu_submit_direct. ds__cpu_direct_step runs without a lock of the driver.
+   Threads: caller's threads submit, the owner of the stream runs. */
+
+enum {
+    DS__CPU_DIRECT = 16,    /* flag of DS__OP_GRAPH: u.graph.exec is the plan */
+    DS__CPU_COMPARE = 256,  /* launches between two comparisons */
+    DS__CPU_LANE_NS = 5000, /* until a second thread runs a lane: it may have to be woken */
+    /* a wait of a lane: its cache line moves to another processor */
+    DS__CPU_LANE_WAIT_NS = 200,
+    DS__CPU_MOVE_BYTES = 10 /* bytes that a copy or fill moves in a nanosecond */
+};
+
+/* Returns the expected time of a node in nanoseconds, or -1 if it is not known. */
+static double ds__cpu_node_ns(const ds__node *n) {
+    if (!n || !n->enabled)
+        return 0;
+    if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
+        return (double)ds__op_bytes(&n->op) / DS__CPU_MOVE_BYTES;
+    if (n->kind != DS_NODE_KERNEL)
+        return 0;
+    uint64_t estimate =
+        atomic_load_explicit(&n->op.u.kernel.kernel->estimate, memory_order_relaxed);
+    if (ds__cpu_runs(estimate) < 4 || (n->op.flags & DS__OP_TOGETHER))
+        return -1;
+    return (double)(uint32_t)estimate * (double)n->op.u.kernel.items / 1000;
+}
+
+/* Returns 1 if the lanes are expected to be faster than all operations in a row, or if the time of
+   a node is not known. end: room for the time of each lane and each flat node. */
+static int ds__cpu_lanes_pay(const ds__cpu_exec *x, double *end) {
+    double *finish = end + x->lanes;
+    double sum = 0;
+    double waits = 0;
+    double longest = 0;
+    for (uint32_t i = 0; i < x->entries; i++) {
+        const ds__cpu_entry *e = &x->entry[i];
+        double *lane = &end[e->lane];
+        if (e->waits) {
+            waits++;
+            *lane = (finish[e->flat] > *lane ? finish[e->flat] : *lane) + DS__CPU_LANE_WAIT_NS;
+            continue;
+        }
+        double ns = ds__cpu_node_ns(x->flat[e->flat].node);
+        if (ns < 0)
+            return 1;
+        sum += ns;
+        *lane += ns;
+        finish[e->flat] = *lane;
+        longest = *lane > longest ? *lane : longest;
+    }
+    double shared = (sum + waits * DS__CPU_LANE_WAIT_NS) / ds__cpu.workers;
+    return DS__CPU_LANE_NS + (longest > shared ? longest : shared) < sum;
+}
+
+/* Compares lanes with all operations in a row, and stores the result. */
+static void ds__cpu_compare(ds__cpu_exec *x) {
+    double *end = ds__host_alloc(((size_t)x->lanes + x->flats) * sizeof *end);
+    x->prefers_direct = end && !ds__cpu_lanes_pay(x, end);
+    ds__host_free(end);
+}
+
+/* Writes all operations of the plan in topological order. Returns 0 if there is no memory. */
+static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_plan *p) {
+    size_t bytes = 0;
+    if (x->lanes == 1) {
+        p->direct = p->block[0];
+        p->direct_bytes = (uint32_t)x->bytes[0];
+        return 1;
+    }
+    for (uint32_t i = 0; i < x->flats; i++)
+        bytes += x->flat[i].bytes;
+    p->direct = ds__cpu_piece_alloc(bytes);
+    for (uint32_t i = 0; i < x->entries && p->direct; i++) {
+        ds__cpu_flat *f = &x->flat[x->entry[i].flat];
+        if (x->entry[i].waits)
+            continue;
+        f->direct_at = p->direct_bytes;
+        memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at,
+               (const char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, f->bytes);
+        p->direct_bytes += f->bytes;
+    }
+    return p->direct != NULL;
+}
+
+/* Returns 1 if the stream shall run the next launch itself; the plan, which is up to date, has the
+   operations for that then. */
+static int ds__cpu_is_direct(ds__cpu_exec *x, const ds__cpu_stream *s) {
+    uint64_t n = x->launches;
+    if (!x->simple || x->device != s->device || ds__cpu_modes(UINT_MAX))
+        return 0;
+    if (x->lanes > 1 && ((n & (n - 1)) == 0 || n % DS__CPU_COMPARE == 0))
+        ds__cpu_compare(x);
+    return (x->lanes == 1 || x->prefers_direct) &&
+           (x->plan->direct || ds__cpu_plan_direct(x, x->plan));
+}
+
+/* Enqueues a launch that the stream runs itself. */
+static ds_result ds__cpu_submit_direct(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_exec *x = op->u.graph.exec;
+    ds__op launch = { .kind = DS__OP_GRAPH, .flags = DS__CPU_DIRECT };
+    launch.line = op->line;
+    launch.file = op->file;
+    launch.u.graph.exec = x->plan;
+    launch.u.graph.ticket = x->launches;
+    atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
+    ds_result r = ds__cpu_enqueue(s, &launch, NULL);
+    if (r < 0)
+        ds__cpu_plan_unref(x->plan);
+    else
+        x->launches++;
+    return r;
+}
+
+/* Runs the operations of a launch from its place on. Returns DS__CPU_MORE if the stream must give
+   way before the last one. */
+static int ds__cpu_direct_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *launch, uint64_t number,
+                              int who) {
+    const ds__cpu_plan *p = launch->u.graph.exec;
+    char *first = (char *)p->direct + offsetof(ds__cpu_block, data);
+    char *end = first + p->direct_bytes;
+    uint64_t count = 0;
+    int more = 0;
+    for (char *at = first + launch->u.graph.at; at < end && !more;) {
+        ds__op *op = (ds__op *)(void *)at;
+        if (DS__LIKELY(ds__cpu_is_short(s, op, launch->u.graph.ticket + count))) {
+            int status = op->u.kernel.kernel->cpu_fn(0, 1, at + DS__CPU_ARGS_AT);
+            if (DS__UNLIKELY(status != 0))
+                ds__cpu_kernel_failed(s, op, status, number);
+        } else {
+            (void)ds__cpu_step(w, s, op, number, who);
+        }
+        at += ds__cpu_op_bytes(op);
+        more = ds__cpu_gives_way(w, s, ++count, at < end);
+        if (DS__UNLIKELY(more))
+            launch->u.graph.at = (size_t)(at - first);
+    }
+    ds__cpu_count_operations(w, count);
+    return more ? DS__CPU_MORE : DS__CPU_EMPTY;
+}
+
+/* Runs a launch of ds__cpu_submit_direct. DS__CPU_GONE: the stream is parked until it is the turn
+   of the launch. DS__CPU_MORE: operations are left. */
+static int ds__cpu_direct_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *launch,
+                               uint64_t number, int who) {
+    ds__cpu_plan *p = launch->u.graph.exec;
+    uint64_t turn = p->gate_base + launch->u.graph.ticket;
+    if (atomic_load_explicit(&p->gate->done, memory_order_acquire) < turn &&
+        ds__cpu_park(s, p->gate, turn))
+        return DS__CPU_GONE;
+    if (ds__cpu_direct_run(w, s, launch, number, who) == DS__CPU_MORE)
+        return DS__CPU_MORE;
+    atomic_store_explicit(&p->gate->submitted, turn + 1, memory_order_relaxed);
+    ds__cpu_pass(p->gate, turn + 1);
+    ds__cpu_plan_unref(p);
+    return DS__CPU_EMPTY;
 }
 
 /* cpu/graph_launch.h - launches of executables.
@@ -17619,9 +17895,9 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
    it (ds__cpu_launch_step), and runs the operations that only lanes have (ds__cpu_lane_step).
 
    Invariants: launches of an executable run one at a time, in the order of their submission: the
-   gate counts completed ones. Launch t uses the numbers from base + t * operations + 1 on in
-   each lane. A failed submission returns both references of the stamps and all lanes of shared
-   events. A failure of a lane becomes a failure of the launching stream.
+   gate counts completed ones. The launch of round t uses the numbers from base + t * operations
+   + 1 on in each lane. A failed submission returns both references of the stamps and all lanes of
+   shared events. A failure of a lane becomes a failure of the launching stream.
    Locks: the core's lock of the executable is held around ds__cpu_submit_launch and
    ds__cpu_submit_upload. Under it the registries' mutex, the locks of events and those of a
    submission are taken, one after another. In inline mode the launch runs to its end under that
@@ -17629,23 +17905,21 @@ static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
    Threads: caller's threads submit. ds__cpu_launch_step and ds__cpu_lane_step run on the owner
    of the stream or lane; lanes run concurrently. */
 
-/* Frees a launch, and drops its references to the executable, the plan and the stamps. */
+/* Frees a launch, and drops its references to the plan and the stamps. */
 static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
-    ds__cpu_exec *x = run->exec;
-    for (uint32_t i = 0; run->stamp && i < x->records; i++)
+    for (uint32_t i = 0; run->stamp && i < run->exec->records; i++)
         ds__cpu_stamp_unref(run->stamp[i]);
     ds__cpu_plan_unref(run->plan);
     ds__host_free(run->stamp);
     ds__host_free(run->shared);
     ds__host_free(run->token);
     ds__host_free(run);
-    ds__cpu_exec_unref(x);
 }
 
 /* Returns the flat node that an entry runs if it is an event node, else NULL. */
 static const ds__cpu_flat *ds__cpu_entry_event(const ds__cpu_exec *x, const ds__cpu_entry *e) {
-    const ds__cpu_flat *f = e->flat == UINT32_MAX ? NULL : &x->flat[e->flat];
-    if (!f || !f->node)
+    const ds__cpu_flat *f = &x->flat[e->flat];
+    if (e->waits || !f->node)
         return NULL;
     return f->node->kind == DS_NODE_EVENT_RECORD || f->node->kind == DS_NODE_EVENT_WAIT ? f : NULL;
 }
@@ -17718,16 +17992,16 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
     return r;
 }
 
-/* Lets the events of record nodes stand for the launch with that ticket. stamps: those of the
-   launch, which may be over and freed already. */
-static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
+/* Lets the events of record nodes stand for the launch of that round. stamps: those of the launch,
+   which may be over and freed already. */
+static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t round,
                                   ds__cpu_stamp *const *stamps) {
     uint32_t record = 0;
     for (uint32_t i = 0; i < x->entries && x->records; i++) {
         const ds__cpu_flat *f = ds__cpu_entry_event(x, &x->entry[i]);
         if (!f || f->node->kind != DS_NODE_EVENT_RECORD)
             continue;
-        uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
+        uint64_t upto = x->base[f->lane] + round * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
                           ds__cpu_modes(DS__CPU_NOTED) ? ds__activity_tls.last : 0);
@@ -17736,8 +18010,7 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
     }
 }
 
-/* Returns the next launch of an executable, with references to the executable and its plan. NULL:
-   no memory. */
+/* Returns the next launch of an executable, with a reference to its plan. NULL: no memory. */
 static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
     ds__cpu_launch *run = ds__host_alloc(sizeof *run);
     if (!run) {
@@ -17747,7 +18020,7 @@ static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
     run->exec = x;
     run->plan = x->plan;
     run->ticket = x->launches;
-    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+    run->round = x->rounds;
     atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
     return run;
 }
@@ -17769,10 +18042,12 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
     if (r == DS_OK && x->polls)
         r = ds__cpu_poller_start();
-    if (r == DS_OK && x->dirty)
-        r = ds__cpu_plan_build(x);
+    if (r == DS_OK)
+        r = ds__cpu_plan_refresh(x);
     if (r < 0)
         return r;
+    if (ds__cpu_is_direct(x, s))
+        return ds__cpu_submit_direct(s, op);
     ds__cpu_launch *run = ds__cpu_launch_create(x);
     if (!run)
         return DS_ERR_OUT_OF_MEMORY;
@@ -17792,9 +18067,10 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         goto fail;
 
     if (x->records)
-        ds__cpu_launch_record(x, x->launches, stamps);
+        ds__cpu_launch_record(x, x->rounds, stamps);
     ds__host_free(stamps);
     x->launches++;
+    x->rounds++;
     return DS_OK;
 
 fail:
@@ -17805,8 +18081,7 @@ fail:
 
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
-    ds__cpu_exec *x = op->u.graph.exec;
-    return x->dirty ? ds__cpu_plan_build(x) : DS_OK;
+    return ds__cpu_plan_refresh(op->u.graph.exec);
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -17852,7 +18127,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_stream *lane = x->lane[i];
-        lane->lane_base = x->base[i] + run->ticket * x->operations[i];
+        lane->lane_base = x->base[i] + run->round * x->operations[i];
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
@@ -17874,7 +18149,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
                !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
     for (uint32_t i = 0; i < x->lanes; i++) {
-        atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->ticket));
+        atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->round));
         if (i > 0 || !nest)
             ds__cpu_lane_start(x->lane[i], 1);
     }
@@ -17905,7 +18180,7 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
     }
     for (; run->next < x->lanes; run->next++) {
         ds__cpu_stream *lane = x->lane[run->next];
-        uint64_t end = ds__cpu_lane_end(x, run->next, run->ticket);
+        uint64_t end = ds__cpu_lane_end(x, run->next, run->round);
         if (atomic_load_explicit(&lane->done, memory_order_acquire) < end &&
             !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, lane, end)) &&
             ds__cpu_park(s, lane, end))
@@ -17913,7 +18188,7 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
         ds__cpu_after(s, lane, end);
     }
     for (uint32_t i = 0; i < x->lanes; i++) {
-        ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->ticket));
+        ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->round));
         if (f)
             ds__cpu_fail_stream(s, f, number);
     }
@@ -17924,9 +18199,11 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
     return DS__CPU_EMPTY;
 }
 
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who) {
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                               int who) {
     ds__cpu_launch *run = op->u.graph.exec;
+    if (op->flags & DS__CPU_DIRECT)
+        return ds__cpu_direct_step(w, s, op, number, who);
     int result = ds__cpu_launch_run(w, s, run, number, who);
     if (result == DS__CPU_EMPTY)
         ds__cpu_launch_destroy(run);
@@ -17957,7 +18234,9 @@ static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds
             ds__cpu_exec *x = atomic_load(&s->failure) ? NULL : ds__cpu_condition_select(c);
             if (!x)
                 return DS__CPU_EMPTY;
-            c->run = (ds__cpu_launch){ .exec = x, .plan = x->plan, .ticket = x->launches++ };
+            c->run = (ds__cpu_launch){
+                .exec = x, .plan = x->plan, .ticket = x->launches++, .round = x->rounds++
+            };
             c->running = 1;
         }
         if (ds__cpu_launch_run(w, s, &c->run, number, who) == DS__CPU_GONE)

@@ -4,10 +4,11 @@
    (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
-   Invariants: a plan does not change once it is made. It lives until the executable and all
-   launches have dropped it, and keeps the payloads of its nodes alive. `dirty` is set after a
-   change, until the next launch or upload makes a plan. Event nodes are numbered in the order of
-   the entries, which ds__cpu_launch_events repeats.
+   Invariants: a plan does not change while a launch uses it. It lives until the executable and all
+   launches have dropped it, and keeps the payloads of its nodes and the executable alive. After a
+   change, either `dirty` is set and there is no plan, or `changed` lists the nodes that were set;
+   the next launch or upload makes or changes the plan. Event nodes are numbered in the order of the
+   entries, which ds__cpu_launch_events repeats.
    Locks: takes none itself. The core's lock of the executable orders changes, uploads and
    launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
    graph still owns the payloads.
@@ -23,13 +24,14 @@
 #include "together.h"
 
 static void ds__cpu_exec_unref(ds__cpu_exec *x);
+static void ds__cpu_exec_destroy(void *exec);
 static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__cpu_exec **out);
 
 /* Frees a condition, which may be NULL, with the executables of its bodies. */
 static void ds__cpu_condition_destroy(ds__cpu_condition *c) {
     for (uint32_t i = 0; c && i < c->count; i++)
         if (c->body[i])
-            ds__cpu_exec_unref(c->body[i]);
+            ds__cpu_exec_destroy(c->body[i]);
     ds__host_free(c);
 }
 
@@ -50,12 +52,15 @@ static ds_result ds__cpu_condition_create(const ds__node *n, ds__cpu_condition *
 }
 
 /* Drops a reference to a plan, which may be NULL. The last one frees the plan, and drops the
-   payloads of its nodes. */
+   payloads of its nodes and the executable. */
 static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     if (!p || atomic_fetch_sub(&p->users, 1) != 1)
         return;
+    ds__cpu_exec *x = p->exec;
     for (size_t i = 0; i < p->objects; i++)
         ds__object_unref(p->object[i]);
+    if (p->lanes == 0 || p->direct != p->block[0])
+        ds__host_free(p->direct);
     for (uint32_t i = 0; i < p->lanes; i++)
         ds__host_free(p->block[i]);
     for (uint32_t i = 0; i < p->conditions; i++)
@@ -63,6 +68,7 @@ static void ds__cpu_plan_unref(ds__cpu_plan *p) {
     ds__host_free(p->condition);
     ds__host_free(p->object);
     ds__host_free(p);
+    ds__cpu_exec_unref(x);
 }
 
 /* Numbers of the next nodes of some kinds, in the order of the entries. */
@@ -153,41 +159,48 @@ static void ds__cpu_op_write(char *to, const ds__op *op, size_t bytes) {
         memcpy(to + DS__CPU_ARGS_AT, op->u.kernel.args, op->u.kernel.args_size);
 }
 
-/* Writes the operations of all lanes (write), or only adds up their bytes. `at` has the bytes of
-   each lane so far. */
-static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at, int write) {
+/* Writes the operations of all lanes (write), or only adds up their bytes in x->bytes, from 0. */
+static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, int write) {
     ds__cpu_numbers next = { 0, 0, 0 };
+    memset(x->bytes, 0, x->lanes * sizeof *x->bytes);
     for (uint32_t i = 0; i < x->entries; i++) {
         const ds__cpu_entry *e = &x->entry[i];
+        ds__cpu_flat *f = &x->flat[e->flat];
+        size_t *at = &x->bytes[e->lane];
         ds__op op;
-        if (e->flat == UINT32_MAX) {
+        if (e->waits) {
             memset(&op, 0, sizeof op);
             op.kind = DS__CPU_OP_LANE_WAIT;
-            op.u.wait.stream = x->lane[e->on];
-            op.u.wait.upto = e->upto;
+            op.u.wait.stream = x->lane[f->lane];
+            op.u.wait.upto = f->number;
         } else {
-            ds__cpu_lane_op(&x->flat[e->flat], p, &next, &op);
+            ds__cpu_lane_op(f, p, &next, &op);
+            f->at = (uint32_t)*at;
+            f->bytes = (uint32_t)ds__cpu_op_bytes(&op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write)
-            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) +
-                                 at[e->lane],
-                             &op, bytes);
-        at[e->lane] += bytes;
+            ds__cpu_op_write((char *)p->block[e->lane] + offsetof(ds__cpu_block, data) + *at, &op,
+                             bytes);
+        *at += bytes;
     }
 }
 
-/* Allocates the operations of all lanes, whose bytes are in `at`, and sets `at` to 0. Returns 0 if
-   there is no memory, or a lane is too long for the offsets of 32 bits. */
-static int ds__cpu_plan_alloc(ds__cpu_plan *p, size_t *at) {
+/* Allocates operations in one piece. NULL: no memory, or too many bytes for the offsets of 32
+   bits. */
+static ds__cpu_block *ds__cpu_piece_alloc(size_t bytes) {
+    if (bytes > UINT32_MAX - 64)
+        return NULL;
+    /* one operation more: a read of a whole ds__op stays inside */
+    return ds__host_alloc(offsetof(ds__cpu_block, data) + bytes + sizeof(ds__op));
+}
+
+/* Allocates the operations of all lanes. Returns 0 if there is no memory. */
+static int ds__cpu_plan_alloc(const ds__cpu_exec *x, ds__cpu_plan *p) {
     for (uint32_t i = 0; i < p->lanes; i++) {
-        if (at[i] > UINT32_MAX - 64)
-            return 0;
-        /* one operation more: a read of a whole ds__op stays inside */
-        p->block[i] = ds__host_alloc(offsetof(ds__cpu_block, data) + at[i] + sizeof(ds__op));
+        p->block[i] = ds__cpu_piece_alloc(x->bytes[i]);
         if (!p->block[i])
             return 0;
-        at[i] = 0;
     }
     return 1;
 }
@@ -199,7 +212,7 @@ static int ds__cpu_plan_conditions(const ds__cpu_exec *x, ds__cpu_plan *p) {
     p->condition = ds__host_alloc(x->conditions * sizeof *p->condition);
     ds_result r = p->condition ? DS_OK : DS_ERR_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < x->entries && r == DS_OK; i++) {
-        const ds__node *n = x->entry[i].flat == UINT32_MAX ? NULL : x->flat[x->entry[i].flat].node;
+        const ds__node *n = x->entry[i].waits ? NULL : x->flat[x->entry[i].flat].node;
         if (n && n->kind == DS_NODE_CONDITION)
             r = ds__cpu_condition_create(n, &p->condition[p->conditions++]);
     }
@@ -207,13 +220,13 @@ static int ds__cpu_plan_conditions(const ds__cpu_exec *x, ds__cpu_plan *p) {
 }
 
 /* Writes the operations and objects of the executable into a plan. Returns 0 if there is no
-   memory. `at` has a zero for each lane. */
-static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
+   memory. */
+static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p) {
     if (!ds__cpu_plan_conditions(x, p))
         return 0;
     p->lanes = x->lanes;
-    ds__cpu_plan_fill(x, p, at, 0);
-    if (!ds__cpu_plan_alloc(p, at))
+    ds__cpu_plan_fill(x, p, 0);
+    if (!ds__cpu_plan_alloc(x, p))
         return 0;
     size_t objects = ds__cpu_objects_of(x->body, NULL);
     if (objects) {
@@ -222,22 +235,25 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p, size_t *at) {
             return 0;
     }
     p->objects = ds__cpu_objects_of(x->body, p->object);
-    ds__cpu_plan_fill(x, p, at, 1);
+    ds__cpu_plan_fill(x, p, 1);
     return 1;
 }
 
 /* Makes the plan of the executable anew; pending launches keep the old one. After a failure, the
-   executable still has the old plan. */
+   next launch tries again. */
 static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     uint32_t flats = 0;
+    x->dirty = 1; /* the places of the operations may change before a failure */
     ds__cpu_plan *p = ds__host_alloc(sizeof *p + x->lanes * sizeof p->block[0]);
-    size_t *at = ds__host_alloc((x->lanes + 1u) * sizeof *at);
-    if (p)
+    if (p) {
         atomic_store(&p->users, 1);
+        atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+        p->exec = x;
+        p->gate = x->gate;
+        p->gate_base = x->gate_base;
+    }
     ds__cpu_regather(x, x->body, &flats);
-    int done = p && at && ds__cpu_plan_write(x, p, at);
-    ds__host_free(at);
-    if (!done) {
+    if (!p || !ds__cpu_plan_write(x, p)) {
         ds__cpu_plan_unref(p);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for an executable of %u nodes",
                         (unsigned)x->flats);
@@ -245,7 +261,41 @@ static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     ds__cpu_plan_unref(x->plan);
     x->plan = p;
     x->dirty = 0;
+    x->changes = 0;
     return DS_OK;
+}
+
+/* Writes the operations of nodes that were set into the plan, which no launch uses. Returns 0 if
+   the operation of one has another size. */
+static int ds__cpu_plan_patch(ds__cpu_exec *x) {
+    ds__cpu_plan *p = x->plan;
+    for (uint32_t i = 0; i < x->changes; i++) {
+        ds__cpu_flat *f = &x->flat[x->changed[i]];
+        ds__cpu_numbers none = { 0, 0, 0 };
+        ds__op op;
+        f->node = x->body->node[x->changed[i]]; /* the first flat nodes are those of the body */
+        ds__cpu_lane_op(f, p, &none, &op);
+        if (ds__cpu_op_bytes(&op) != f->bytes)
+            return 0;
+        ds__cpu_op_write((char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, &op,
+                         f->bytes);
+        if (p->direct && p->direct != p->block[0])
+            ds__cpu_op_write((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at, &op,
+                             f->bytes);
+    }
+    x->changes = 0;
+    return 1;
+}
+
+/* Brings the plan of the executable up to date. */
+static ds_result ds__cpu_plan_refresh(ds__cpu_exec *x) {
+    if (DS__LIKELY(!x->dirty && !x->changes))
+        return DS_OK;
+    /* acquire: after the last reads of launches that are done */
+    if (!x->dirty && atomic_load_explicit(&x->plan->users, memory_order_acquire) == 1 &&
+        ds__cpu_plan_patch(x))
+        return DS_OK;
+    return ds__cpu_plan_build(x);
 }
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
@@ -262,19 +312,24 @@ static void ds__cpu_exec_unref(ds__cpu_exec *x) {
         atomic_store(&x->gate->state, DS__CPU_IDLE);
         ds__cpu_stream_destroy(x->gate);
     }
-    ds__cpu_plan_unref(x->plan);
     for (uint32_t i = 0; i < x->flats; i++)
         ds__host_free(x->flat[i].deps);
     ds__host_free(x->flat);
     ds__host_free(x->entry);
     ds__host_free(x->lane);
     ds__host_free(x->base);
+    ds__host_free(x->bytes);
+    ds__host_free(x->changed);
     ds__host_free(x->operations);
     ds__host_free(x);
 }
 
+/* Drops the owner's reference, and the plan; pending launches keep both. */
 static void ds__cpu_exec_destroy(void *exec) {
-    ds__cpu_exec_unref(exec);
+    ds__cpu_exec *x = exec;
+    ds__cpu_plan_unref(x->plan);
+    x->plan = NULL;
+    ds__cpu_exec_unref(x);
 }
 
 /* Makes an executable of a graph, which must exist as long as the executable has its owner. */
@@ -292,7 +347,7 @@ static ds_result ds__cpu_exec_create(const ds__body *body, unsigned flags, ds__c
     if (r == DS_OK)
         r = ds__cpu_plan_build(x);
     if (r < 0) {
-        ds__cpu_exec_unref(x);
+        ds__cpu_exec_destroy(x);
         return r;
     }
     *out = x;
@@ -363,6 +418,21 @@ static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {
     return DS_OK;
 }
 
+/* Notes that a node is set. The plan stays, because kernels, copies, fills and operations on words
+   have no payloads; after a change of another kind of node the plan is dropped. */
+static ds_result ds__cpu_exec_node_changed(ds__cpu_exec *x, uint32_t index) {
+    ds_node_kind kind = x->body->node[index]->kind;
+    if (x->dirty)
+        return DS_OK;
+    if ((kind != DS_NODE_KERNEL && kind != DS_NODE_COPY && kind != DS_NODE_FILL &&
+         kind != DS_NODE_VALUES) ||
+        x->changes >= x->flats ||
+        !ds__array_reserve(&x->changed, sizeof *x->changed, x->changes, 1, &x->changed_room))
+        return ds__cpu_exec_changed(x);
+    x->changed[x->changes++] = index;
+    return DS_OK;
+}
+
 static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
                                      ds_graph_update_reason *out_reason, uint32_t *out_node) {
     (void)graph;
@@ -372,15 +442,13 @@ static ds_result ds__cpu_exec_update(void *exec, ds__body *graph,
 }
 
 static ds_result ds__cpu_exec_set(void *exec, uint32_t index, const ds__node *fresh) {
-    (void)index;
     ds_result r = ds__cpu_node_ready(fresh);
-    return r < 0 ? r : ds__cpu_exec_changed(exec);
+    return r < 0 ? r : ds__cpu_exec_node_changed(exec, index);
 }
 
 static ds_result ds__cpu_exec_enable(void *exec, uint32_t index, int enabled) {
-    (void)index;
     (void)enabled;
-    return ds__cpu_exec_changed(exec);
+    return ds__cpu_exec_node_changed(exec, index);
 }
 
 #endif

@@ -4,9 +4,9 @@
    it (ds__cpu_launch_step), and runs the operations that only lanes have (ds__cpu_lane_step).
 
    Invariants: launches of an executable run one at a time, in the order of their submission: the
-   gate counts completed ones. Launch t uses the numbers from base + t * operations + 1 on in
-   each lane. A failed submission returns both references of the stamps and all lanes of shared
-   events. A failure of a lane becomes a failure of the launching stream.
+   gate counts completed ones. The launch of round t uses the numbers from base + t * operations
+   + 1 on in each lane. A failed submission returns both references of the stamps and all lanes of
+   shared events. A failure of a lane becomes a failure of the launching stream.
    Locks: the core's lock of the executable is held around ds__cpu_submit_launch and
    ds__cpu_submit_upload. Under it the registries' mutex, the locks of events and those of a
    submission are taken, one after another. In inline mode the launch runs to its end under that
@@ -31,24 +31,23 @@
 #include "capture_op.h"
 #include "graph_plan.h"
 #include "graph.h"
+#include "graph_direct.h"
 
-/* Frees a launch, and drops its references to the executable, the plan and the stamps. */
+/* Frees a launch, and drops its references to the plan and the stamps. */
 static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
-    ds__cpu_exec *x = run->exec;
-    for (uint32_t i = 0; run->stamp && i < x->records; i++)
+    for (uint32_t i = 0; run->stamp && i < run->exec->records; i++)
         ds__cpu_stamp_unref(run->stamp[i]);
     ds__cpu_plan_unref(run->plan);
     ds__host_free(run->stamp);
     ds__host_free(run->shared);
     ds__host_free(run->token);
     ds__host_free(run);
-    ds__cpu_exec_unref(x);
 }
 
 /* Returns the flat node that an entry runs if it is an event node, else NULL. */
 static const ds__cpu_flat *ds__cpu_entry_event(const ds__cpu_exec *x, const ds__cpu_entry *e) {
-    const ds__cpu_flat *f = e->flat == UINT32_MAX ? NULL : &x->flat[e->flat];
-    if (!f || !f->node)
+    const ds__cpu_flat *f = &x->flat[e->flat];
+    if (e->waits || !f->node)
         return NULL;
     return f->node->kind == DS_NODE_EVENT_RECORD || f->node->kind == DS_NODE_EVENT_WAIT ? f : NULL;
 }
@@ -121,16 +120,16 @@ static ds_result ds__cpu_launch_events(ds__cpu_launch *run) {
     return r;
 }
 
-/* Lets the events of record nodes stand for the launch with that ticket. stamps: those of the
-   launch, which may be over and freed already. */
-static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
+/* Lets the events of record nodes stand for the launch of that round. stamps: those of the launch,
+   which may be over and freed already. */
+static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t round,
                                   ds__cpu_stamp *const *stamps) {
     uint32_t record = 0;
     for (uint32_t i = 0; i < x->entries && x->records; i++) {
         const ds__cpu_flat *f = ds__cpu_entry_event(x, &x->entry[i]);
         if (!f || f->node->kind != DS_NODE_EVENT_RECORD)
             continue;
-        uint64_t upto = x->base[f->lane] + ticket * x->operations[f->lane] + f->number;
+        uint64_t upto = x->base[f->lane] + round * x->operations[f->lane] + f->number;
         ds__cpu_event *e = f->node->op.u.event.event;
         ds__cpu_event_set(e, (ds__cpu_token){ x->lane[f->lane], upto }, stamps[record++],
                           ds__cpu_modes(DS__CPU_NOTED) ? ds__activity_tls.last : 0);
@@ -139,8 +138,7 @@ static void ds__cpu_launch_record(const ds__cpu_exec *x, uint64_t ticket,
     }
 }
 
-/* Returns the next launch of an executable, with references to the executable and its plan. NULL:
-   no memory. */
+/* Returns the next launch of an executable, with a reference to its plan. NULL: no memory. */
 static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
     ds__cpu_launch *run = ds__host_alloc(sizeof *run);
     if (!run) {
@@ -150,7 +148,7 @@ static ds__cpu_launch *ds__cpu_launch_create(ds__cpu_exec *x) {
     run->exec = x;
     run->plan = x->plan;
     run->ticket = x->launches;
-    atomic_fetch_add_explicit(&x->users, 1, memory_order_relaxed);
+    run->round = x->rounds;
     atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
     return run;
 }
@@ -172,10 +170,12 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
     if (r == DS_OK && x->polls)
         r = ds__cpu_poller_start();
-    if (r == DS_OK && x->dirty)
-        r = ds__cpu_plan_build(x);
+    if (r == DS_OK)
+        r = ds__cpu_plan_refresh(x);
     if (r < 0)
         return r;
+    if (ds__cpu_is_direct(x, s))
+        return ds__cpu_submit_direct(s, op);
     ds__cpu_launch *run = ds__cpu_launch_create(x);
     if (!run)
         return DS_ERR_OUT_OF_MEMORY;
@@ -195,9 +195,10 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
         goto fail;
 
     if (x->records)
-        ds__cpu_launch_record(x, x->launches, stamps);
+        ds__cpu_launch_record(x, x->rounds, stamps);
     ds__host_free(stamps);
     x->launches++;
+    x->rounds++;
     return DS_OK;
 
 fail:
@@ -208,8 +209,7 @@ fail:
 
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
-    ds__cpu_exec *x = op->u.graph.exec;
-    return x->dirty ? ds__cpu_plan_build(x) : DS_OK;
+    return ds__cpu_plan_refresh(op->u.graph.exec);
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -255,7 +255,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
         s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_stream *lane = x->lane[i];
-        lane->lane_base = x->base[i] + run->ticket * x->operations[i];
+        lane->lane_base = x->base[i] + run->round * x->operations[i];
         lane->launch = run;
         lane->head = run->plan->block[i];
         lane->head_at = 0;
@@ -277,7 +277,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
                !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
     for (uint32_t i = 0; i < x->lanes; i++) {
-        atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->ticket));
+        atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->round));
         if (i > 0 || !nest)
             ds__cpu_lane_start(x->lane[i], 1);
     }
@@ -308,7 +308,7 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
     }
     for (; run->next < x->lanes; run->next++) {
         ds__cpu_stream *lane = x->lane[run->next];
-        uint64_t end = ds__cpu_lane_end(x, run->next, run->ticket);
+        uint64_t end = ds__cpu_lane_end(x, run->next, run->round);
         if (atomic_load_explicit(&lane->done, memory_order_acquire) < end &&
             !(who == DS__CPU_WORK && ds__cpu_run_first(w, s, lane, end)) &&
             ds__cpu_park(s, lane, end))
@@ -316,7 +316,7 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
         ds__cpu_after(s, lane, end);
     }
     for (uint32_t i = 0; i < x->lanes; i++) {
-        ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->ticket));
+        ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->round));
         if (f)
             ds__cpu_fail_stream(s, f, number);
     }
@@ -327,9 +327,11 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
     return DS__CPU_EMPTY;
 }
 
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who) {
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                               int who) {
     ds__cpu_launch *run = op->u.graph.exec;
+    if (op->flags & DS__CPU_DIRECT)
+        return ds__cpu_direct_step(w, s, op, number, who);
     int result = ds__cpu_launch_run(w, s, run, number, who);
     if (result == DS__CPU_EMPTY)
         ds__cpu_launch_destroy(run);
@@ -360,7 +362,9 @@ static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds
             ds__cpu_exec *x = atomic_load(&s->failure) ? NULL : ds__cpu_condition_select(c);
             if (!x)
                 return DS__CPU_EMPTY;
-            c->run = (ds__cpu_launch){ .exec = x, .plan = x->plan, .ticket = x->launches++ };
+            c->run = (ds__cpu_launch){
+                .exec = x, .plan = x->plan, .ticket = x->launches++, .round = x->rounds++
+            };
             c->running = 1;
         }
         if (ds__cpu_launch_run(w, s, &c->run, number, who) == DS__CPU_GONE)

@@ -14,8 +14,11 @@
    4. A launch is one operation of the user's stream. It waits for its turn at the executable,
       starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
       gate counts completed launches.
-   5. A change of the executable makes a new plan. Pending launches keep theirs.
-   6. A graph of one chain therefore costs as much as its operations, without the queue.
+   5. A change of the executable makes a new plan, unless no launch uses the present one: then the
+      changed operations are written in place. Pending launches keep their plan.
+   6. If lanes would not make a launch faster, the launching stream runs the operations itself, in
+      topological order (cpu/graph_direct.h). This is so for a graph of one chain, and for branches
+      that are shorter than the waits between them.
 
    Invariants: the nodes of a lane have one device and one priority. Entries are in topological
    order, so a lane waits only for an earlier entry of another lane. Numbers count the operations
@@ -36,6 +39,12 @@
 typedef struct ds__cpu_plan {
     _Atomic int users;
     uint32_t lanes;
+    struct ds__cpu_exec *exec; /* kept */
+    ds__cpu_stream *gate;      /* that of the executable, in the cache line that a launch reads */
+    uint64_t gate_base;
+    /* all operations in topological order; NULL: no launch has run them that way */
+    ds__cpu_block *direct;
+    uint32_t direct_bytes;
     uint32_t conditions;
     struct ds__cpu_condition **condition; /* of the conditional nodes, in the order of entries */
     size_t objects;
@@ -52,22 +61,30 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    uint32_t left; /* during the sort: dependencies that are not sorted yet */
+    uint32_t left;      /* during the sort: dependencies that are not sorted yet */
+    uint32_t bytes;     /* of its operation in a plan */
+    uint32_t at;        /* place of the operation in the plan's lane */
+    uint32_t direct_at; /* and in the plan's `direct` */
 } ds__cpu_flat;
 
-/* A step of a lane: a wait for another lane (flat UINT32_MAX) or a node. */
+/* A step of a lane: a node, or a wait for a node of another lane. */
 typedef struct ds__cpu_entry {
     uint32_t lane;
     uint32_t flat;
-    uint32_t on;
-    uint32_t upto;
+    int waits;
 } ds__cpu_entry;
 
 typedef struct ds__cpu_exec {
-    _Atomic int users;    /* the owner, and pending launches */
+    _Atomic int users;    /* the owner, and plans */
     const ds__body *body; /* the shadow graph; not used after the owner has dropped it */
     unsigned flags;
-    int dirty;           /* 1: the shadow graph has changed since the plan was made */
+    int dirty;         /* 1: the shadow graph has changed, and there is no plan */
+    uint32_t *changed; /* nodes that were set since the plan was written */
+    uint32_t changes;
+    size_t changed_room;
+    int device;          /* of all nodes; -1: they are on several devices */
+    int simple;          /* 1: a stream of this device may run all nodes itself */
+    int prefers_direct;  /* 1: lanes would not make a launch faster, by the latest estimates */
     int hosts;           /* 1: there are host functions */
     int polls;           /* 1: there are operations on words */
     uint32_t conditions; /* number of conditional nodes */
@@ -83,9 +100,11 @@ typedef struct ds__cpu_exec {
     uint64_t *base;       /* number of each lane before the first launch */
     uint64_t gate_base;   /* number of the gate before the first launch */
     uint32_t *operations; /* number of operations of each lane in one launch */
+    size_t *bytes;        /* of the operations of each lane */
     uint32_t records;     /* number of event nodes that record */
     uint32_t waits;       /* number of event nodes that wait */
     uint64_t launches;
+    uint64_t rounds; /* the launches among these that use the lanes */
     ds__cpu_plan *plan;
 } ds__cpu_exec;
 
@@ -93,7 +112,8 @@ typedef struct ds__cpu_exec {
 typedef struct ds__cpu_launch {
     ds__cpu_exec *exec;
     ds__cpu_plan *plan;
-    uint64_t ticket;
+    uint64_t ticket; /* number of launches before */
+    uint64_t round;  /* number of launches before that use the lanes */
     uint64_t id;     /* of its record of activity; 0: it has none */
     uint64_t stream; /* handle of the launching stream */
     uint32_t next;   /* the lanes before this one are done */
@@ -120,9 +140,9 @@ static int ds__cpu_is_flat(const ds__node *n) {
     return n->kind == DS_NODE_CHILD && n->child->count;
 }
 
-/* Returns the number of the lane after the launch with that ticket. */
-static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t ticket) {
-    return x->base[lane] + (ticket + 1) * x->operations[lane];
+/* Returns the number of the lane after the launch of that round. */
+static uint64_t ds__cpu_lane_end(const ds__cpu_exec *x, uint32_t lane, uint64_t round) {
+    return x->base[lane] + (round + 1) * x->operations[lane];
 }
 
 /* Adds a dependency of a flat node on another one. Returns 0 if there is no memory. */
@@ -215,11 +235,10 @@ static int ds__cpu_sort(ds__cpu_exec *x, uint32_t **out_order) {
 }
 
 /* Appends an entry to a lane. Returns 0 if there is no memory. */
-static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, uint32_t on,
-                            uint32_t upto) {
+static int ds__cpu_step_add(ds__cpu_exec *x, uint32_t lane, uint32_t flat, int waits) {
     if (!ds__graph_array_reserve(&x->entry, sizeof *x->entry, x->entries, &x->entry_room))
         return 0;
-    x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, on, upto };
+    x->entry[x->entries++] = (ds__cpu_entry){ lane, flat, waits };
     x->operations[lane]++;
     return 1;
 }
@@ -253,10 +272,10 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
         const ds__cpu_flat *d = &x->flat[f->deps[k]];
         if (d->lane == lane || seen[d->lane] != ((uint64_t)(flat + 1) << 32 | d->number))
             continue;
-        if (!ds__cpu_step_add(x, lane, UINT32_MAX, d->lane, d->number))
+        if (!ds__cpu_step_add(x, lane, f->deps[k], 1))
             return 0;
     }
-    if (!ds__cpu_step_add(x, lane, flat, 0, 0))
+    if (!ds__cpu_step_add(x, lane, flat, 0))
         return 0;
     f->lane = lane;
     f->number = x->operations[lane];
@@ -264,8 +283,16 @@ static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_
     return 1;
 }
 
+/* Returns 1 for a node that the launching stream may run itself. Other kinds may park a stream, or
+   need a stream of their own to stand for them. */
+static int ds__cpu_is_simple(ds_node_kind kind) {
+    return kind == DS_NODE_KERNEL || kind == DS_NODE_COPY || kind == DS_NODE_FILL ||
+           kind == DS_NODE_EMPTY || kind == DS_NODE_CHILD;
+}
+
 /* Notes that the executable has a node of this kind. */
 static void ds__cpu_count_kind(ds__cpu_exec *x, ds_node_kind kind) {
+    x->simple &= ds__cpu_is_simple(kind);
     x->hosts |= kind == DS_NODE_HOST;
     x->polls |= kind == DS_NODE_VALUES;
     x->records += kind == DS_NODE_EVENT_RECORD;
@@ -280,6 +307,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
     uint64_t *seen = NULL;
     int done = ds__cpu_flatten(x, x->body, UINT32_MAX) && ds__cpu_sort(x, &order);
     if (done) {
+        x->simple = x->flats > 0 && !(x->flags & DS_GRAPH_USE_NODE_PRIORITY);
+        x->device = x->flats ? ds__cpu_flat_device(x, &x->flat[0]) : -1;
         tail = ds__host_alloc((x->flats + 1u) * sizeof *tail);
         seen = ds__host_alloc((x->flats + 1u) * sizeof *seen);
         x->operations = ds__host_alloc((x->flats + 1u) * sizeof *x->operations);
@@ -293,6 +322,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
                                   : DS__CPU_LEVELS - 1);
         if (n)
             ds__cpu_count_kind(x, n->kind);
+        if (x->device != ds__cpu_flat_device(x, f))
+            x->device = -1;
         done = ds__cpu_place(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
@@ -309,7 +340,8 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
 static int ds__cpu_make_lanes(ds__cpu_exec *x) {
     x->lane = ds__host_alloc((x->lanes + 1u) * sizeof *x->lane);
     x->base = ds__host_alloc((x->lanes + 1u) * sizeof *x->base);
-    if (!x->lane || !x->base)
+    x->bytes = ds__host_alloc((x->lanes + 1u) * sizeof *x->bytes);
+    if (!x->lane || !x->base || !x->bytes)
         return 0;
     for (uint32_t i = 0; i < x->flats; i++) {
         const ds__cpu_flat *f = &x->flat[i];

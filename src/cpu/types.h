@@ -531,8 +531,8 @@ static ds_result ds__cpu_submit_record(ds__cpu_stream *s, const ds__op *op);
 
 /* cpu/graph_launch.h */
 static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream);
-static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
-                               uint64_t number, int who);
+static int ds__cpu_launch_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *op, uint64_t number,
+                               int who);
 static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                                   uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
