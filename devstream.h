@@ -10463,6 +10463,8 @@ struct ds__cpu_stream {
     ds__cpu_stream *next_member;
     struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
+    /* the launch of several lanes that the stream has started; changes under the pool's lock */
+    _Atomic(struct ds__cpu_launch *) started;
     /* lanes that show its progress to other processes; under the registries' mutex */
     ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
@@ -10739,6 +10741,7 @@ static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds
                                   uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who);
+static int ds__cpu_launch_help(ds__cpu_stream *s, uint64_t upto);
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_upload(const ds__op *op);
 
@@ -13988,9 +13991,12 @@ static void *ds__cpu_monitor_main(void *unused) {
    Threads: caller's threads, and the thread that shuts down. Any number may wait for one stream. */
 
 /* Runs work that the awaited operation depends on, and no other work: the stream itself up to that
-   operation, or the stream on which it is parked, and so on. Returns 1 if any work was run. */
+   operation, a lane of the launch that it has started, or the stream on which it is parked, and so
+   on. Returns 1 if any work was run. */
 static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
+        if (atomic_load_explicit(&s->started, memory_order_relaxed) && ds__cpu_launch_help(s, upto))
+            return 1;
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
         case DS__CPU_READY: {
             if (!ds__cpu_take_ready(s))
@@ -18117,6 +18123,50 @@ static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream)
     return s->launch->id;
 }
 
+/* Lets waiting threads run the lanes of a launch (NULL: not any more). The caller owns the stream. */
+static void ds__cpu_launch_offer(ds__cpu_stream *s, ds__cpu_launch *run) {
+    ds__spinlock_lock(&ds__cpu.lock);
+    atomic_store_explicit(&s->started, run, memory_order_relaxed);
+    ds__spinlock_unlock(&ds__cpu.lock);
+}
+
+/* Returns a ready lane of a launch, or NULL. Looks at few streams, the latest first: the owner of the
+   stream takes the lanes in their order. The pool's lock is held. */
+static ds__cpu_stream *ds__cpu_launch_ready(const ds__cpu_launch *run) {
+    int looks = 0;
+    for (int level = 0; level < DS__CPU_LEVELS; level++)
+        for (ds__cpu_stream *s = ds__cpu.ready_tail[level]; s && looks < 64; s = s->prev, looks++)
+            if (s->kind == DS__STREAM_LANE && s->launch == run)
+                return s;
+    return NULL;
+}
+
+/* Runs a ready lane of the launch that the stream has started, on the caller's thread, which waits
+   for the stream to pass `upto`. The launch stays while the pool's lock is held, then because the
+   lane is not done. Returns 0 if there is none. */
+static int ds__cpu_launch_help(ds__cpu_stream *s, uint64_t upto) {
+    ds__cpu_stream *lane = NULL;
+    if (atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) == 0)
+        return 0;
+    ds__spinlock_lock(&ds__cpu.lock);
+    const ds__cpu_launch *run = atomic_load_explicit(&s->started, memory_order_relaxed);
+    /* otherwise the launch is that of a later operation */
+    if (run && atomic_load_explicit(&s->done, memory_order_relaxed) < upto)
+        lane = ds__cpu_launch_ready(run);
+    if (lane) {
+        ds__cpu_unlink_ready(lane);
+        atomic_store_explicit(&lane->state, DS__CPU_RUNNING, memory_order_relaxed);
+    }
+    ds__spinlock_unlock(&ds__cpu.lock);
+    if (!lane)
+        return 0;
+    ds__user_code outer = ds__user_code_begin();
+    ds__cpu_run(NULL, lane, UINT64_MAX);
+    ds__user_code_end(&outer);
+    atomic_fetch_add_explicit(&ds__cpu.helped, 1, memory_order_relaxed);
+    return 1;
+}
+
 /* Gives the lanes their operations, and starts them. The owner of the stream runs the first lane
    itself, unless more urgent streams are ready. */
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
@@ -18148,6 +18198,8 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     uint32_t ready = ds__cpu_ready_beside(s);
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
                !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
+    if (x->lanes > 1)
+        ds__cpu_launch_offer(s, run);
     for (uint32_t i = 0; i < x->lanes; i++) {
         atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->round));
         if (i > 0 || !nest)
@@ -18187,6 +18239,8 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
             return DS__CPU_GONE;
         ds__cpu_after(s, lane, end);
     }
+    if (x->lanes > 1)
+        ds__cpu_launch_offer(s, NULL);
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->round));
         if (f)

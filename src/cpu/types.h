@@ -261,6 +261,8 @@ struct ds__cpu_stream {
     ds__cpu_stream *next_member;
     struct ds__cpu_launch *launch; /* of a lane of an executable: the launch that it runs */
     uint64_t lane_base; /* of such a lane: its number before the first operation of that launch */
+    /* the launch of several lanes that the stream has started; changes under the pool's lock */
+    _Atomic(struct ds__cpu_launch *) started;
     /* lanes that show its progress to other processes; under the registries' mutex */
     ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
@@ -537,6 +539,7 @@ static int ds__cpu_condition_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds
                                   uint64_t number, int who);
 static int ds__cpu_lane_step(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op,
                              uint64_t number, int failed, int who);
+static int ds__cpu_launch_help(ds__cpu_stream *s, uint64_t upto);
 static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op);
 static ds_result ds__cpu_submit_upload(const ds__op *op);
 

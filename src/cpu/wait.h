@@ -22,9 +22,12 @@
 #include "run.h"
 
 /* Runs work that the awaited operation depends on, and no other work: the stream itself up to that
-   operation, or the stream on which it is parked, and so on. Returns 1 if any work was run. */
+   operation, a lane of the launch that it has started, or the stream on which it is parked, and so
+   on. Returns 1 if any work was run. */
 static int ds__cpu_help(ds__cpu_stream *s, uint64_t upto) {
     for (int depth = 0; depth < 64; depth++) {
+        if (atomic_load_explicit(&s->started, memory_order_relaxed) && ds__cpu_launch_help(s, upto))
+            return 1;
         switch (atomic_load_explicit(&s->state, memory_order_acquire)) {
         case DS__CPU_READY: {
             if (!ds__cpu_take_ready(s))

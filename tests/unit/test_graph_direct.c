@@ -314,6 +314,32 @@ static void test_launches_on_two_streams_take_turns(void **state) {
     ok(ds_stream_destroy(other));
 }
 
+/* The one worker is in the first branch until the second one, which only the waiting thread can
+   run, has run. */
+static int open_step(size_t first, size_t count, const void *args) {
+    opened = 1;
+    return step(first, count, args);
+}
+
+static void test_a_waiting_thread_runs_a_lane(void **state) {
+    (void)state;
+    ds_kernel open_kernel = made("open", open_step, sizeof(step_args));
+    ds_graph g = graph_on(0);
+    add(g, wait_kernel, &word[0], 1, 0, NULL, 0);
+    add(g, open_kernel, &word[1], 2, 0, NULL, 0);
+    ds_graph_exec x = executable(g);
+    ok(ds_graph_launch(x, stream));
+    while (!entered)
+        usleep(100);
+
+    ok(ds_stream_synchronize(stream));
+
+    assert_int_equal(inside(x)->rounds, 1);
+    assert_true(word[0] == 1 && word[1] == 2);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_kernel_destroy(open_kernel));
+}
+
 /* The one worker runs the graph. It goes on with an urgent stream, then with the rest. */
 static void test_a_launch_gives_way_and_goes_on(void **state) {
     ds_stream urgent;
@@ -390,6 +416,7 @@ int main(void) {
         WITH(begin, test_a_set_node_may_have_more_arguments),
         WITH(begin, test_a_pending_launch_keeps_its_arguments),
         WITH(begin, test_launches_on_two_streams_take_turns),
+        WITH(begin_one, test_a_waiting_thread_runs_a_lane),
         WITH(begin_one, test_a_launch_gives_way_and_goes_on),
         WITH(begin, test_a_failed_kernel_fails_the_device_of_its_node),
         WITH(begin, test_nodes_behind_a_failed_one_do_not_run),
