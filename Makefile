@@ -80,7 +80,7 @@ endif
 
 # Examples that check themselves or run under the check layer: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
-RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train train_ranks ring race hello devices memory
+RUN_NAMES   := jacobi matmul pipeline demo graph graph_while train train_ranks ring race hello devices memory topology
 RUNS        := $(B)/run/expect $(RUN_NAMES:%=$(B)/run/cpu/%) $(if $(CUDA_HOME),$(RUN_NAMES:%=$(B)/run/standin/%))
 endif
 

@@ -20,13 +20,12 @@
    calls of enqueue() were captured, once per slot: they ran nothing and became the nodes of a
    graph, and one ds_graph_launch per piece stands for all of them.
 
-   A graph repeats what was captured, the same addresses and the same numbers. So what changes from
-   piece to piece has to come through memory at a fixed place, as the bytes do in the slot's pinned
-   buffer. A piece's position in the input would be a number among the kernels' arguments.
-   ds_graph_exec_set_node could change it before every launch, and every launch would pay for it;
-   here the kernels count positions from the start of the piece, and the host, which knows where
-   that is, moves the result. Only the last piece has another size: for that enqueue() is captured
-   anew, and ds_graph_exec_update takes over what is different.
+   A graph repeats what was captured, the same addresses and the same numbers. The bytes of a piece
+   come through memory at a fixed place, the slot's pinned buffer. The piece's position in the input
+   is a number among the arguments of "checksum": ds_graph_exec_set_node sets it before each launch,
+   in launch(). Setting it and launching the graph must cost less than to enqueue the work. The
+   last piece has another size: for that enqueue() is captured anew, and ds_graph_exec_update takes
+   over the differences.
 
    Exit status: 0 fine, 1 something failed (standard error says what), 2 the results are wrong. */
 #define _POSIX_C_SOURCE 200809L
@@ -54,6 +53,10 @@ typedef struct slot {
     unsigned char *data; /* the piece */
     ds_graph graph;
     ds_graph_exec exec;
+    /* the node of the kernel "checksum", its description and its arguments */
+    ds_graph_node sum_node;
+    ds_node_desc sum;
+    struct checksum_args sum_args;
     size_t size, captured; /* bytes of the piece, and of the pieces for which the graph is */
     uint64_t offset;       /* the piece's position in the input */
     int pending;           /* submitted and not taken */
@@ -62,6 +65,7 @@ typedef struct slot {
 typedef struct way {        /* of running the pipeline: enqueued, or as graphs */
     uint64_t total[WORDS];  /* the results of all pieces */
     double seconds, submit; /* its time, and of that the time of calls that submit */
+    double *each;           /* of each piece: the time of these calls */
 } way;
 
 static slot slots[SLOTS];
@@ -98,7 +102,7 @@ static ds_result enqueue(ds_stream stream, void *user) {
     if (r >= 0)
         r = DS_LAUNCH(histogram, stream, blocks, data, counts, s->size);
     if (r >= 0)
-        r = DS_LAUNCH(checksum, s->side, blocks, data, sums, s->size, 0);
+        r = DS_LAUNCH(checksum, s->side, blocks, data, sums, s->size, s->offset);
     if (r >= 0)
         r = ds_event_record(s->join, s->side);
     /* join: without it the capture could not end */
@@ -111,23 +115,56 @@ static ds_result enqueue(ds_stream stream, void *user) {
     return r;
 }
 
-/* Captures enqueue() for pieces of the slot's present size: into a new executable, or into the
-   one there is. */
-static int capture(slot *s) {
-    if (s->graph.id)
-        DS_CHECK(ds_graph_destroy(s->graph));
-    DS_CHECK(ds_capture_function(s->stream, enqueue, s, &s->graph));
-    if (s->exec.id)
-        DS_CHECK(ds_graph_exec_update(s->exec, s->graph, NULL));
-    else
-        DS_CHECK(ds_graph_instantiate(s->graph, NULL, &s->exec));
-    s->captured = s->size;
+/* Finds the node of the kernel "checksum" among those that were captured, and copies its
+   description and arguments. */
+static int find_summing(slot *s, ds_graph_node *out) {
+    ds_graph_node nodes[16];
+    ds_kernel kernel;
+    size_t count;
+    out->id = 0;
+    DS_CHECK(ds_kernel_def_get_kernel(&checksum_def, &kernel));
+    DS_CHECK(ds_graph_get_nodes(s->graph, nodes, 16, &count));
+    for (size_t i = 0; i < count && i < 16 && !out->id; i++) {
+        DS_CHECK(ds_graph_get_node(s->graph, nodes[i], &s->sum, NULL));
+        if (s->sum.kind == DS_NODE_KERNEL && s->sum.u.kernel.kernel.id == kernel.id)
+            *out = nodes[i];
+    }
+    if (!out->id) {
+        fprintf(stderr, "graph: the captured graph has no node of the kernel checksum\n");
+        return FAILED;
+    }
+    memcpy(&s->sum_args, s->sum.u.kernel.args, sizeof s->sum_args);
+    s->sum.u.kernel.args = &s->sum_args;
     return FINE;
 }
 
-/* Waits for the slot's piece, if there is one, and adds its results. WEIGHTED is the sum of
-   bytes times their positions (demo.c says what for), which were counted from the start of the
-   piece. */
+/* Captures enqueue() for pieces of the slot's present size: into a new executable, or into the
+   one there is, whose nodes are still named by the first graph. */
+static int capture(slot *s) {
+    ds_graph_node node;
+    if (s->graph.id)
+        DS_CHECK(ds_graph_destroy(s->graph));
+    DS_CHECK(ds_capture_function(s->stream, enqueue, s, &s->graph));
+    if (find_summing(s, &node) != FINE)
+        return FAILED;
+    s->captured = s->size;
+    if (s->exec.id) {
+        DS_CHECK(ds_graph_exec_update(s->exec, s->graph, NULL));
+        return FINE;
+    }
+    DS_CHECK(ds_graph_instantiate(s->graph, NULL, &s->exec));
+    s->sum_node = node;
+    return FINE;
+}
+
+/* Sets the position of the piece among the arguments of "checksum", and launches the graph. */
+static ds_result launch(slot *s) {
+    s->sum_args.offset = s->offset;
+    ds_result r = ds_graph_exec_set_node(s->exec, s->sum_node, &s->sum);
+    return r < 0 ? r : ds_graph_launch(s->exec, s->stream);
+}
+
+/* Waits for the slot's piece, if there is one, and adds its results. */
 static int take(slot *s, way *w) {
     if (!s->pending)
         return FINE;
@@ -135,7 +172,6 @@ static int take(slot *s, way *w) {
     DS_CHECK(ds_stream_synchronize(s->stream));
     for (int i = 0; i < WORDS; i++)
         w->total[i] += s->out[i];
-    w->total[WEIGHTED] += s->offset % ADLER * (s->out[SUM] % ADLER);
     return FINE;
 }
 
@@ -173,8 +209,9 @@ static int run(int graphs, way *w) {
         if (graphs && s->size != s->captured && capture(s) != FINE)
             return FAILED;
         s->pending = 1;
-        DS_CHECK(graphs ? ds_graph_launch(s->exec, s->stream) : enqueue(s->stream, s));
-        w->submit += now() - begin;
+        DS_CHECK(graphs ? launch(s) : enqueue(s->stream, s));
+        w->each[offset / options.piece] = now() - begin;
+        w->submit += w->each[offset / options.piece];
         offset += s->size;
     }
     for (slot *s = slots; s < slots + SLOTS; s++)
@@ -235,6 +272,8 @@ static void close_all(void) {
     }
     if (file)
         fclose(file);
+    free(ways[0].each);
+    free(ways[1].each);
 }
 
 /* ---- the check, options and main ------------------------------------------------------------- */
@@ -343,7 +382,26 @@ static int open_all(void) {
     for (int i = 0; i < SLOTS; i++)
         if (open_slot(&slots[i], device) != FINE)
             return FAILED;
+    for (int i = 0; i < 2; i++) {
+        ways[i].each = calloc((size_t)(options.total / options.piece + 1), sizeof(double));
+        if (!ways[i].each) {
+            fprintf(stderr, "graph: out of memory for the times of the pieces\n");
+            return FAILED;
+        }
+    }
     return load_kernels(device);
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median says more than the mean: while a call submits, the system may give the processor to a
+   worker. */
+static double median(double *times, size_t count) {
+    qsort(times, count, sizeof *times, compare);
+    return times[count / 2];
 }
 
 static int work(void) {
@@ -366,9 +424,10 @@ static int work(void) {
            (unsigned long long)options.total, pieces);
     printf("captured         in %.3f us a slot, with its executable\n", 1e6 * begin / SLOTS);
     for (int i = 0; i < 2; i++)
-        printf("%s %11.3f ms, %9.3f us a piece, of which %.3f us to submit it\n",
+        printf("%s %11.3f ms, %9.3f us a piece, of which %.3f us to submit it (median %.3f us)\n",
                i ? "graphs launched" : "enqueued       ", 1e3 * ways[i].seconds,
-               1e6 * ways[i].seconds / pieces, 1e6 * ways[i].submit / pieces);
+               1e6 * ways[i].seconds / pieces, 1e6 * ways[i].submit / pieces,
+               1e6 * median(ways[i].each, (size_t)pieces));
     return check();
 }
 

@@ -1,7 +1,8 @@
 /* topology.c - draws a machine and says which way collectives would take on it.
 
    Compile:  cc -O2 -I. examples/topology.c -o topology -pthread
-   Run:      ./topology                     the devices that are here
+   Run:      ./topology                     the devices that are here; if there is only one, a
+                                            described machine with eight
              ./topology machine.txt         a machine that a text describes (docs/plans.md says how;
                                             examples/machines has some)
              ./topology --dot machine.txt   writes a picture of the machine:
@@ -15,7 +16,8 @@
                                             gnuplot PREFIX.gp makes PREFIX.svg
 
    The table has, for each collective and size, the algorithm that is predicted to be the fastest,
-   in how many ways and pieces, its time, and the bound: what the narrowest cut of the links allows.
+   in how many ways and pieces, its time, and the bound: what the narrowest cut of the links allows,
+   and a number of latencies. For small sizes a plan can be faster than the bound (docs/plans.md).
 
    Exit status: 0 fine, 1 something failed (standard error says what). */
 #define DEVSTREAM_IMPLEMENTATION
@@ -28,14 +30,30 @@ static int to_file(const char *text, size_t size, void *user) {
     return fwrite(text, 1, size, user) != size;
 }
 
-/* GPUs, or the CPU driver's devices where there are none. */
-static int here(ds_topology **out) {
+/* Collectives of one device move nothing. On a machine with one device, this one is shown. */
+static const char DESCRIBED[] = "device gpu0..7\n"
+                                "switch sw0 sw1\n"
+                                "socket cpu0\n"
+                                "link gpu0..3 sw0 pcie\n"
+                                "link gpu4..7 sw1 pcie\n"
+                                "link sw0..1 cpu0 pcie\n"
+                                "link cpu0 host host\n";
+
+/* GPUs, or the CPU driver's devices where there are none. say: a sentence may go to the output. */
+static int here(int say, ds_topology **out) {
     ds_device device[16];
     int count = 0, gpus;
     DS_CHECK(ds_device_get_count(DS_DEVICE_CUDA, &count));
     gpus = count > 0;
     if (!gpus)
         DS_CHECK(ds_device_get_count(DS_DEVICE_CPU, &count));
+    if (count < 2) {
+        if (say)
+            printf("This machine has one device, so a described machine is shown: eight cards on a "
+                   "PCIe tree of one socket (examples/machines/pcie8.txt).\n\n");
+        DS_CHECK(ds_topology_create_of_text(DESCRIBED, out));
+        return 0;
+    }
     if (count > 16)
         count = 16;
     for (int i = 0; i < count; i++)
@@ -90,7 +108,8 @@ static int table(const ds_topology *t, ds_plan_order order, int explain, FILE *d
             printf("%-14s %10zu  %-9s %5d %7zu %14.1f %14.1f %7.0f%%\n",
                    ds_collective_get_name(d.what), kib, p->desc.algorithm, p->ways, p->pieces,
                    (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3,
-                   p->predicted_ns ? 100.0 * (double)p->bound_ns / (double)p->predicted_ns : 100.0);
+                   p->predicted_ns > 0 ? 100.0 * (double)p->bound_ns / (double)p->predicted_ns
+                                       : 100.0);
             if (data)
                 fprintf(data, "%s\t%zu\t%.3f\t%.3f\n", ds_collective_get_name(d.what), d.bytes,
                         (double)p->predicted_ns / 1e3, (double)p->bound_ns / 1e3);
@@ -147,7 +166,7 @@ int main(int argc, char **argv) {
         ds_topology *t = NULL;
         if (path[i])
             DS_CHECK(ds_topology_create_of_file(path[i], &t));
-        else if (here(&t))
+        else if (here(!dot, &t))
             return 1;
         if (dot)
             DS_CHECK(ds_topology_write(t, DS_TOPOLOGY_DOT, to_file, stdout));

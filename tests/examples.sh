@@ -58,6 +58,44 @@ t() { # t LINES NAME ARGUMENTS...: LINES is a pattern of the lines that must be 
     check "$name" "$@"
 }
 
+# Runs examples/topology.c with a number of devices, in a folder without the examples: each row must have times, and a described machine
+# must be shown and announced if there is one device.
+topology() { # topology DEVICES SIZE: SIZE is the number of devices of the machine that is shown
+    reason=
+    program=$(realpath "$folder/cpu/topology") || return
+    if ! (cd "$dir" && DEVSTREAM_CPU_DEVICES=$1 timeout 300 "$program") >"$dir/topology" 2>&1; then
+        reason="fails"
+    elif [ "$(grep -c 'a described machine is shown' "$dir/topology")" -ne $(($1 == 1)) ]; then
+        reason="does not say which machine is shown"
+    else
+        # the header of the matrix; the rows end with "predicted bound percent%"
+        reason=$(awk -v size="$2" '
+            NF && $1 == "GB/s" { shown = NF - 3 }
+            /%$/ { rows++; if ($(NF - 2) <= 0 || $(NF - 1) <= 0 || $NF + 0 <= 0) wrong = "a row has no time: " $0 }
+            /nan|inf/ { wrong = "a division by zero: " $0 }
+            END { if (shown != size) wrong = "shows " shown " devices"; if (rows < 40) wrong = "has " rows + 0 " rows"; print wrong }' "$dir/topology")
+    fi
+    [ -z "$reason" ] || cat "$dir/topology"
+    result "topology, devices: $1" "$reason"
+}
+
+# Runs examples/graph.c on both drivers: it must print the costs of submission of both ways. What it finds wrong with the arguments that it
+# sets ends it with an error.
+submission() {
+    reason=
+    for driver in cpu standin; do
+        [ -x "$folder/$driver/graph" ] || continue
+        timeout 300 "$folder/$driver/graph" --total 300000 --piece 20000 >"$dir/$driver" 2>&1 || reason="fails on $driver"
+        for way in 'enqueued       ' 'graphs launched'; do
+            grep -q "^$way .* to submit it (median [0-9.]* us)\$" "$dir/$driver" || reason="${reason:-lacks a cost of submission on $driver}"
+        done
+        [ -z "$reason" ] || cat "$dir/$driver"
+        timeout 300 "$folder/$driver/graph" --total 300000 --damage >"$dir/$driver" 2>&1
+        [ $? -eq 2 ] || reason="${reason:-does not find damage on $driver}"
+    done
+    result "graph, costs of submission" "$reason"
+}
+
 # Runs each bug of examples/race.c on both drivers: the layer must report the bug on both alike, and nothing of the corrected form.
 races() {
     for bug in $("$folder/cpu/race" | sed -n 's/^  \([a-z-]*\) .*/\1/p'); do
@@ -103,6 +141,7 @@ t '^check' matmul 33 20 50
 t '^check' pipeline
 t '^checksum' demo --total 300000 --piece 70001
 t '^check' graph --total 300000
+submission
 t '^check' graph_while --n 20 --rounds 1
 t '^weights' train --epochs 1 "$dir/digits.csv"
 t '^weights' train_ranks --epochs 1 --devices 4 "$dir/digits.csv"
@@ -111,6 +150,8 @@ check hello
 check devices --size 64K --runs 1
 check memory --out "$dir/memory"
 races
+topology 1 8
+topology 3 3
 # Eight pieces of 64 rows; five pieces; five pieces enqueued and launched as graphs; two passes over two batches and a third one without
 # slopes, each in four parts, with two arrays of weights.
 trace pipeline -- 1:blur_rows=8 1:blur_columns=8 2:ds_copy=16
