@@ -6734,13 +6734,14 @@ typedef struct ds__op {
             ds__event *object;
         } event;
 
-        /* launch, upload: the driver's executable, and what is in it. ticket, at: for the driver
+        /* launch, upload: the driver's executable, and what is in it. The others are for the driver
            that runs it; else 0 */
         struct {
             void *exec;
             ds__body *body;
             uint64_t ticket;
             size_t at;
+            void *patch;
         } graph;
 
         /* wait for another stream; the driver fills upto */
@@ -16931,8 +16932,10 @@ static void ds__cpu_destroy_captured(ds__cpu_stream *s) {
    4. A launch is one operation of the user's stream. It waits for its turn at the executable,
       starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
       gate counts completed launches.
-   5. A change of the executable makes a new plan, unless no launch uses the present one: then the
-      changed operations are written in place. Pending launches keep their plan.
+   5. A node that is set is written in place into the plan. While a launch is pending, the next
+      launch takes the operation along as a patch, and writes it when its turn has come: launches
+      of an executable run one at a time. Other changes make a new plan, and pending launches keep
+      theirs.
    6. If lanes would not make a launch faster, the launching stream runs the operations itself, in
       topological order (cpu/graph_direct.h). This is so for a graph of one chain, and for branches
       that are shorter than the waits between them.
@@ -16962,6 +16965,20 @@ typedef struct ds__cpu_plan {
     ds__cpu_block *block[]; /* the operations of each lane, in one piece */
 } ds__cpu_plan;
 
+/* Operations that a launch writes into its plan before it runs. Each follows its ds__cpu_place. */
+typedef struct ds__cpu_patch {
+    size_t bytes; /* of the places and operations that follow */
+    uint64_t pad; /* keeps them aligned */
+} ds__cpu_patch;
+
+/* The place of an operation in a plan. */
+typedef struct ds__cpu_place {
+    uint32_t lane;
+    uint32_t at;        /* in the lane */
+    uint32_t direct_at; /* in `direct` */
+    uint32_t bytes;
+} ds__cpu_place;
+
 /* A node of the graph or of a child graph, with its place in a lane. */
 typedef struct ds__cpu_flat {
     const ds__node *node;
@@ -16971,10 +16988,8 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    uint32_t left;      /* during the sort: dependencies that are not sorted yet */
-    uint32_t bytes;     /* of its operation in a plan */
-    uint32_t at;        /* place of the operation in the plan's lane */
-    uint32_t direct_at; /* and in the plan's `direct` */
+    uint32_t left;       /* during the sort: dependencies that are not sorted yet */
+    ds__cpu_place place; /* of its operation in the plan */
 } ds__cpu_flat;
 
 /* A step of a lane: a node, or a wait for a node of another lane. */
@@ -17024,6 +17039,7 @@ typedef struct ds__cpu_launch {
     ds__cpu_plan *plan;
     uint64_t ticket; /* number of launches before */
     uint64_t round;  /* number of launches before that use the lanes */
+    ds__cpu_patch *patch;
     uint64_t id;     /* of its record of activity; 0: it has none */
     uint64_t stream; /* handle of the launching stream */
     uint32_t next;   /* the lanes before this one are done */
@@ -17161,7 +17177,7 @@ static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) {
    priority. If there is no such lane, a new lane begins. The node waits once for each other lane.
    tail: the last node of each lane. seen: for each lane, the last node that waits for it, and the
    highest number of the lane among the node's dependencies. Returns 0 if there is no memory. */
-static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
+static int ds__cpu_flat_append(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
     ds__cpu_flat *f = &x->flat[flat];
     uint32_t lane = x->lanes;
     for (uint32_t k = 0; k < f->dep_count && lane == x->lanes; k++) {
@@ -17234,7 +17250,7 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
             ds__cpu_count_kind(x, n->kind);
         if (x->device != ds__cpu_flat_device(x, f))
             x->device = -1;
-        done = ds__cpu_place(x, order[i], tail, seen);
+        done = ds__cpu_flat_append(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
         ds__host_free(x->flat[i].deps);
@@ -17283,11 +17299,12 @@ static int ds__cpu_make_lanes(ds__cpu_exec *x) {
    (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
-   Invariants: a plan does not change while a launch uses it. It lives until the executable and all
-   launches have dropped it, and keeps the payloads of its nodes and the executable alive. After a
-   change, either `dirty` is set and there is no plan, or `changed` lists the nodes that were set;
-   the next launch or upload makes or changes the plan. Event nodes are numbered in the order of the
-   entries, which ds__cpu_launch_events repeats.
+   Invariants: a plan changes only while no launch uses it, or by the launch whose turn it is,
+   before that runs. It lives until the executable and all launches have dropped it, and keeps the
+   payloads of its nodes and the executable alive. After a change, either `dirty` is set and there
+   is no plan, or `changed` lists the nodes that were set; the next launch or upload makes or
+   changes the plan. Event nodes are numbered in the order of the entries, which
+   ds__cpu_launch_events repeats.
    Locks: takes none itself. The core's lock of the executable orders changes, uploads and
    launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
    graph still owns the payloads.
@@ -17446,8 +17463,9 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, int write) {
             op.u.wait.upto = f->number;
         } else {
             ds__cpu_lane_op(f, p, &next, &op);
-            f->at = (uint32_t)*at;
-            f->bytes = (uint32_t)ds__cpu_op_bytes(&op);
+            f->place.lane = e->lane;
+            f->place.at = (uint32_t)*at;
+            f->place.bytes = (uint32_t)ds__cpu_op_bytes(&op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write)
@@ -17507,6 +17525,10 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p) {
     }
     p->objects = ds__cpu_objects_of(x->body, p->object);
     ds__cpu_plan_fill(x, p, 1);
+    if (x->lanes == 1) {
+        p->direct = p->block[0];
+        p->direct_bytes = (uint32_t)x->bytes[0];
+    }
     return 1;
 }
 
@@ -17536,37 +17558,72 @@ static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     return DS_OK;
 }
 
-/* Writes the operations of nodes that were set into the plan, which no launch uses. Returns 0 if
-   the operation of one has another size. */
-static int ds__cpu_plan_patch(ds__cpu_exec *x) {
-    ds__cpu_plan *p = x->plan;
-    for (uint32_t i = 0; i < x->changes; i++) {
+/* Makes a patch of the nodes that were set. NULL: no memory, or an operation has another size
+   now. */
+static ds__cpu_patch *ds__cpu_patch_create(ds__cpu_exec *x) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < x->changes; i++) /* the first flat nodes are those of the body */
+        bytes += sizeof(ds__cpu_place) + x->flat[x->changed[i]].place.bytes;
+    ds__cpu_patch *patch = ds__host_alloc(sizeof *patch + bytes);
+    for (uint32_t i = 0; i < x->changes && patch; i++) {
         ds__cpu_flat *f = &x->flat[x->changed[i]];
         ds__cpu_numbers none = { 0, 0, 0 };
+        char *to = (char *)(patch + 1) + patch->bytes;
         ds__op op;
-        f->node = x->body->node[x->changed[i]]; /* the first flat nodes are those of the body */
-        ds__cpu_lane_op(f, p, &none, &op);
-        if (ds__cpu_op_bytes(&op) != f->bytes)
-            return 0;
-        ds__cpu_op_write((char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, &op,
-                         f->bytes);
-        if (p->direct && p->direct != p->block[0])
-            ds__cpu_op_write((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at, &op,
-                             f->bytes);
+        f->node = x->body->node[x->changed[i]];
+        ds__cpu_lane_op(f, x->plan, &none, &op);
+        if (ds__cpu_op_bytes(&op) != f->place.bytes) {
+            ds__host_free(patch);
+            return NULL;
+        }
+        memcpy(to, &f->place, sizeof f->place);
+        ds__cpu_op_write(to + sizeof f->place, &op, f->place.bytes);
+        patch->bytes += sizeof f->place + f->place.bytes;
     }
-    x->changes = 0;
-    return 1;
+    return patch;
 }
 
-/* Brings the plan of the executable up to date. */
-static ds_result ds__cpu_plan_refresh(ds__cpu_exec *x) {
+/* Writes a patch, which may be NULL, into the plan, and frees it. No launch runs the plan. */
+static void ds__cpu_patch_apply(ds__cpu_plan *p, ds__cpu_patch *patch) {
+    if (!patch)
+        return;
+    const char *from = (const char *)(patch + 1);
+    ds__cpu_place place;
+    for (size_t at = 0; at < patch->bytes; at += sizeof place + place.bytes) {
+        memcpy(&place, from + at, sizeof place);
+        memcpy((char *)p->block[place.lane] + offsetof(ds__cpu_block, data) + place.at,
+               from + at + sizeof place, place.bytes);
+        if (p->direct && p->direct != p->block[0])
+            memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + place.direct_at,
+                   from + at + sizeof place, place.bytes);
+    }
+    ds__host_free(patch);
+}
+
+/* Returns 1 if a launch may use the plan. */
+static int ds__cpu_plan_is_used(const ds__cpu_plan *p) {
+    /* acquire: after the last reads of launches that are done */
+    return atomic_load_explicit(&p->users, memory_order_acquire) > 1;
+}
+
+/* Brings the plan of the executable up to date. out_patch: gets changes that the next launch must
+   write, because pending launches use the plan; if it is NULL, the changes are left for the next
+   launch. */
+static ds_result ds__cpu_plan_refresh(ds__cpu_exec *x, ds__cpu_patch **out_patch) {
     if (DS__LIKELY(!x->dirty && !x->changes))
         return DS_OK;
-    /* acquire: after the last reads of launches that are done */
-    if (!x->dirty && atomic_load_explicit(&x->plan->users, memory_order_acquire) == 1 &&
-        ds__cpu_plan_patch(x))
+    int used = !x->dirty && ds__cpu_plan_is_used(x->plan);
+    if (used && !out_patch)
         return DS_OK;
-    return ds__cpu_plan_build(x);
+    ds__cpu_patch *patch = x->dirty ? NULL : ds__cpu_patch_create(x);
+    if (!patch)
+        return ds__cpu_plan_build(x);
+    if (used)
+        *out_patch = patch;
+    else
+        ds__cpu_patch_apply(x->plan, patch);
+    x->changes = 0;
+    return DS_OK;
 }
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its
@@ -17799,49 +17856,55 @@ static void ds__cpu_compare(ds__cpu_exec *x) {
     ds__host_free(end);
 }
 
-/* Writes all operations of the plan in topological order. Returns 0 if there is no memory. */
-static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_plan *p) {
+/* Writes all operations of the plan in topological order. While launches are pending, one of which
+   may write a patch at this moment, it makes a new plan first, which has the changes of the patch.
+   Returns 0 if there is no memory. */
+static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_patch **patch) {
     size_t bytes = 0;
-    if (x->lanes == 1) {
-        p->direct = p->block[0];
-        p->direct_bytes = (uint32_t)x->bytes[0];
-        return 1;
+    if (ds__cpu_plan_is_used(x->plan)) {
+        if (ds__cpu_plan_build(x) < 0)
+            return 0;
+        ds__host_free(*patch);
+        *patch = NULL;
     }
+    ds__cpu_plan *p = x->plan;
     for (uint32_t i = 0; i < x->flats; i++)
-        bytes += x->flat[i].bytes;
+        bytes += x->flat[i].place.bytes;
     p->direct = ds__cpu_piece_alloc(bytes);
     for (uint32_t i = 0; i < x->entries && p->direct; i++) {
-        ds__cpu_flat *f = &x->flat[x->entry[i].flat];
+        ds__cpu_place *place = &x->flat[x->entry[i].flat].place;
         if (x->entry[i].waits)
             continue;
-        f->direct_at = p->direct_bytes;
-        memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at,
-               (const char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, f->bytes);
-        p->direct_bytes += f->bytes;
+        place->direct_at = p->direct_bytes;
+        memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + place->direct_at,
+               (const char *)p->block[place->lane] + offsetof(ds__cpu_block, data) + place->at,
+               place->bytes);
+        p->direct_bytes += place->bytes;
     }
     return p->direct != NULL;
 }
 
 /* Returns 1 if the stream shall run the next launch itself; the plan, which is up to date, has the
    operations for that then. */
-static int ds__cpu_is_direct(ds__cpu_exec *x, const ds__cpu_stream *s) {
+static int ds__cpu_is_direct(ds__cpu_exec *x, const ds__cpu_stream *s, ds__cpu_patch **patch) {
     uint64_t n = x->launches;
     if (!x->simple || x->device != s->device || ds__cpu_modes(UINT_MAX))
         return 0;
     if (x->lanes > 1 && ((n & (n - 1)) == 0 || n % DS__CPU_COMPARE == 0))
         ds__cpu_compare(x);
     return (x->lanes == 1 || x->prefers_direct) &&
-           (x->plan->direct || ds__cpu_plan_direct(x, x->plan));
+           (x->plan->direct || ds__cpu_plan_direct(x, patch));
 }
 
-/* Enqueues a launch that the stream runs itself. */
-static ds_result ds__cpu_submit_direct(ds__cpu_stream *s, const ds__op *op) {
+/* Enqueues a launch that the stream runs itself. On failure, the caller keeps the patch. */
+static ds_result ds__cpu_submit_direct(ds__cpu_stream *s, const ds__op *op, ds__cpu_patch *patch) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds__op launch = { .kind = DS__OP_GRAPH, .flags = DS__CPU_DIRECT };
     launch.line = op->line;
     launch.file = op->file;
     launch.u.graph.exec = x->plan;
     launch.u.graph.ticket = x->launches;
+    launch.u.graph.patch = patch;
     atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
     ds_result r = ds__cpu_enqueue(s, &launch, NULL);
     if (r < 0)
@@ -17887,6 +17950,10 @@ static int ds__cpu_direct_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *lau
     if (atomic_load_explicit(&p->gate->done, memory_order_acquire) < turn &&
         ds__cpu_park(s, p->gate, turn))
         return DS__CPU_GONE;
+    if (DS__UNLIKELY(launch->u.graph.patch != NULL)) {
+        ds__cpu_patch_apply(p, launch->u.graph.patch);
+        launch->u.graph.patch = NULL; /* the step may be repeated */
+    }
     if (ds__cpu_direct_run(w, s, launch, number, who) == DS__CPU_MORE)
         return DS__CPU_MORE;
     atomic_store_explicit(&p->gate->submitted, turn + 1, memory_order_relaxed);
@@ -17913,6 +17980,7 @@ static int ds__cpu_direct_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *lau
 
 /* Frees a launch, and drops its references to the plan and the stamps. */
 static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
+    ds__host_free(run->patch);
     for (uint32_t i = 0; run->stamp && i < run->exec->records; i++)
         ds__cpu_stamp_unref(run->stamp[i]);
     ds__cpu_plan_unref(run->plan);
@@ -18042,24 +18110,16 @@ static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
     ds__cpu_launch_destroy(run);
 }
 
-/* Enqueues a launch. The core's lock of the executable is held. */
-static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
+/* Enqueues a launch that uses the lanes. On failure, the caller keeps the patch. */
+static ds_result ds__cpu_submit_lanes(ds__cpu_stream *s, const ds__op *op, ds__cpu_patch *patch) {
     ds__cpu_exec *x = op->u.graph.exec;
-    ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
-    if (r == DS_OK && x->polls)
-        r = ds__cpu_poller_start();
-    if (r == DS_OK)
-        r = ds__cpu_plan_refresh(x);
-    if (r < 0)
-        return r;
-    if (ds__cpu_is_direct(x, s))
-        return ds__cpu_submit_direct(s, op);
+    ds__cpu_stamp **stamps = NULL;
     ds__cpu_launch *run = ds__cpu_launch_create(x);
     if (!run)
         return DS_ERR_OUT_OF_MEMORY;
+    run->patch = patch;
 
-    ds__cpu_stamp **stamps = NULL;
-    r = ds__cpu_launch_events(run);
+    ds_result r = ds__cpu_launch_events(run);
     if (r == DS_OK && x->records) {
         stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps);
         if (!stamps)
@@ -18080,14 +18140,35 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     return DS_OK;
 
 fail:
+    run->patch = NULL;
     ds__host_free(stamps);
     ds__cpu_launch_cancel(run);
     return r;
 }
 
+/* Enqueues a launch. The core's lock of the executable is held. */
+static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_exec *x = op->u.graph.exec;
+    ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
+    if (r == DS_OK && x->polls)
+        r = ds__cpu_poller_start();
+    ds__cpu_patch *patch = NULL;
+    if (r == DS_OK)
+        r = ds__cpu_plan_refresh(x, &patch);
+    if (r < 0)
+        return r;
+    r = ds__cpu_is_direct(x, s, &patch) ? ds__cpu_submit_direct(s, op, patch)
+                                        : ds__cpu_submit_lanes(s, op, patch);
+    if (DS__UNLIKELY(r < 0 && patch)) { /* the plan lacks its changes now */
+        ds__host_free(patch);
+        ds__cpu_exec_changed(x);
+    }
+    return r;
+}
+
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
-    return ds__cpu_plan_refresh(op->u.graph.exec);
+    return ds__cpu_plan_refresh(op->u.graph.exec, NULL);
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -18123,15 +18204,16 @@ static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream)
     return s->launch->id;
 }
 
-/* Lets waiting threads run the lanes of a launch (NULL: not any more). The caller owns the stream. */
+/* Lets waiting threads run the lanes of a launch (NULL: not any more). The caller owns the
+   stream. */
 static void ds__cpu_launch_offer(ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__spinlock_lock(&ds__cpu.lock);
     atomic_store_explicit(&s->started, run, memory_order_relaxed);
     ds__spinlock_unlock(&ds__cpu.lock);
 }
 
-/* Returns a ready lane of a launch, or NULL. Looks at few streams, the latest first: the owner of the
-   stream takes the lanes in their order. The pool's lock is held. */
+/* Returns a ready lane of a launch, or NULL. Looks at few streams, the latest first: the owner of
+   the stream takes the lanes in their order. The pool's lock is held. */
 static ds__cpu_stream *ds__cpu_launch_ready(const ds__cpu_launch *run) {
     int looks = 0;
     for (int level = 0; level < DS__CPU_LEVELS; level++)
@@ -18227,6 +18309,8 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
             ds__cpu_park(s, x->gate, turn))
             return DS__CPU_GONE;
         run->started = 1;
+        ds__cpu_patch_apply(run->plan, run->patch);
+        run->patch = NULL;
         ds__cpu_after(s, x->gate, turn);
         ds__cpu_launch_start(w, s, run);
     }

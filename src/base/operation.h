@@ -165,13 +165,14 @@ typedef struct ds__op {
             ds__event *object;
         } event;
 
-        /* launch, upload: the driver's executable, and what is in it. ticket, at: for the driver
+        /* launch, upload: the driver's executable, and what is in it. The others are for the driver
            that runs it; else 0 */
         struct {
             void *exec;
             ds__body *body;
             uint64_t ticket;
             size_t at;
+            void *patch;
         } graph;
 
         /* wait for another stream; the driver fills upto */

@@ -4,11 +4,12 @@
    (ds__cpu_plan_build), and frees both. The core keeps the shadow graph (ds__body), so entries
    that change a graph do nothing. A change of an executable drops its plan.
 
-   Invariants: a plan does not change while a launch uses it. It lives until the executable and all
-   launches have dropped it, and keeps the payloads of its nodes and the executable alive. After a
-   change, either `dirty` is set and there is no plan, or `changed` lists the nodes that were set;
-   the next launch or upload makes or changes the plan. Event nodes are numbered in the order of the
-   entries, which ds__cpu_launch_events repeats.
+   Invariants: a plan changes only while no launch uses it, or by the launch whose turn it is,
+   before that runs. It lives until the executable and all launches have dropped it, and keeps the
+   payloads of its nodes and the executable alive. After a change, either `dirty` is set and there
+   is no plan, or `changed` lists the nodes that were set; the next launch or upload makes or
+   changes the plan. Event nodes are numbered in the order of the entries, which
+   ds__cpu_launch_events repeats.
    Locks: takes none itself. The core's lock of the executable orders changes, uploads and
    launches. Dropping a plan under that lock runs no destructor of the user, because the shadow
    graph still owns the payloads.
@@ -175,8 +176,9 @@ static void ds__cpu_plan_fill(ds__cpu_exec *x, ds__cpu_plan *p, int write) {
             op.u.wait.upto = f->number;
         } else {
             ds__cpu_lane_op(f, p, &next, &op);
-            f->at = (uint32_t)*at;
-            f->bytes = (uint32_t)ds__cpu_op_bytes(&op);
+            f->place.lane = e->lane;
+            f->place.at = (uint32_t)*at;
+            f->place.bytes = (uint32_t)ds__cpu_op_bytes(&op);
         }
         size_t bytes = ds__cpu_op_bytes(&op);
         if (write)
@@ -236,6 +238,10 @@ static int ds__cpu_plan_write(ds__cpu_exec *x, ds__cpu_plan *p) {
     }
     p->objects = ds__cpu_objects_of(x->body, p->object);
     ds__cpu_plan_fill(x, p, 1);
+    if (x->lanes == 1) {
+        p->direct = p->block[0];
+        p->direct_bytes = (uint32_t)x->bytes[0];
+    }
     return 1;
 }
 
@@ -265,37 +271,72 @@ static ds_result ds__cpu_plan_build(ds__cpu_exec *x) {
     return DS_OK;
 }
 
-/* Writes the operations of nodes that were set into the plan, which no launch uses. Returns 0 if
-   the operation of one has another size. */
-static int ds__cpu_plan_patch(ds__cpu_exec *x) {
-    ds__cpu_plan *p = x->plan;
-    for (uint32_t i = 0; i < x->changes; i++) {
+/* Makes a patch of the nodes that were set. NULL: no memory, or an operation has another size
+   now. */
+static ds__cpu_patch *ds__cpu_patch_create(ds__cpu_exec *x) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < x->changes; i++) /* the first flat nodes are those of the body */
+        bytes += sizeof(ds__cpu_place) + x->flat[x->changed[i]].place.bytes;
+    ds__cpu_patch *patch = ds__host_alloc(sizeof *patch + bytes);
+    for (uint32_t i = 0; i < x->changes && patch; i++) {
         ds__cpu_flat *f = &x->flat[x->changed[i]];
         ds__cpu_numbers none = { 0, 0, 0 };
+        char *to = (char *)(patch + 1) + patch->bytes;
         ds__op op;
-        f->node = x->body->node[x->changed[i]]; /* the first flat nodes are those of the body */
-        ds__cpu_lane_op(f, p, &none, &op);
-        if (ds__cpu_op_bytes(&op) != f->bytes)
-            return 0;
-        ds__cpu_op_write((char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, &op,
-                         f->bytes);
-        if (p->direct && p->direct != p->block[0])
-            ds__cpu_op_write((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at, &op,
-                             f->bytes);
+        f->node = x->body->node[x->changed[i]];
+        ds__cpu_lane_op(f, x->plan, &none, &op);
+        if (ds__cpu_op_bytes(&op) != f->place.bytes) {
+            ds__host_free(patch);
+            return NULL;
+        }
+        memcpy(to, &f->place, sizeof f->place);
+        ds__cpu_op_write(to + sizeof f->place, &op, f->place.bytes);
+        patch->bytes += sizeof f->place + f->place.bytes;
     }
-    x->changes = 0;
-    return 1;
+    return patch;
 }
 
-/* Brings the plan of the executable up to date. */
-static ds_result ds__cpu_plan_refresh(ds__cpu_exec *x) {
+/* Writes a patch, which may be NULL, into the plan, and frees it. No launch runs the plan. */
+static void ds__cpu_patch_apply(ds__cpu_plan *p, ds__cpu_patch *patch) {
+    if (!patch)
+        return;
+    const char *from = (const char *)(patch + 1);
+    ds__cpu_place place;
+    for (size_t at = 0; at < patch->bytes; at += sizeof place + place.bytes) {
+        memcpy(&place, from + at, sizeof place);
+        memcpy((char *)p->block[place.lane] + offsetof(ds__cpu_block, data) + place.at,
+               from + at + sizeof place, place.bytes);
+        if (p->direct && p->direct != p->block[0])
+            memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + place.direct_at,
+                   from + at + sizeof place, place.bytes);
+    }
+    ds__host_free(patch);
+}
+
+/* Returns 1 if a launch may use the plan. */
+static int ds__cpu_plan_is_used(const ds__cpu_plan *p) {
+    /* acquire: after the last reads of launches that are done */
+    return atomic_load_explicit(&p->users, memory_order_acquire) > 1;
+}
+
+/* Brings the plan of the executable up to date. out_patch: gets changes that the next launch must
+   write, because pending launches use the plan; if it is NULL, the changes are left for the next
+   launch. */
+static ds_result ds__cpu_plan_refresh(ds__cpu_exec *x, ds__cpu_patch **out_patch) {
     if (DS__LIKELY(!x->dirty && !x->changes))
         return DS_OK;
-    /* acquire: after the last reads of launches that are done */
-    if (!x->dirty && atomic_load_explicit(&x->plan->users, memory_order_acquire) == 1 &&
-        ds__cpu_plan_patch(x))
+    int used = !x->dirty && ds__cpu_plan_is_used(x->plan);
+    if (used && !out_patch)
         return DS_OK;
-    return ds__cpu_plan_build(x);
+    ds__cpu_patch *patch = x->dirty ? NULL : ds__cpu_patch_create(x);
+    if (!patch)
+        return ds__cpu_plan_build(x);
+    if (used)
+        *out_patch = patch;
+    else
+        ds__cpu_patch_apply(x->plan, patch);
+    x->changes = 0;
+    return DS_OK;
 }
 
 /* Drops a reference to an executable. The last one frees it, and destroys its lanes and its

@@ -86,49 +86,55 @@ static void ds__cpu_compare(ds__cpu_exec *x) {
     ds__host_free(end);
 }
 
-/* Writes all operations of the plan in topological order. Returns 0 if there is no memory. */
-static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_plan *p) {
+/* Writes all operations of the plan in topological order. While launches are pending, one of which
+   may write a patch at this moment, it makes a new plan first, which has the changes of the patch.
+   Returns 0 if there is no memory. */
+static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_patch **patch) {
     size_t bytes = 0;
-    if (x->lanes == 1) {
-        p->direct = p->block[0];
-        p->direct_bytes = (uint32_t)x->bytes[0];
-        return 1;
+    if (ds__cpu_plan_is_used(x->plan)) {
+        if (ds__cpu_plan_build(x) < 0)
+            return 0;
+        ds__host_free(*patch);
+        *patch = NULL;
     }
+    ds__cpu_plan *p = x->plan;
     for (uint32_t i = 0; i < x->flats; i++)
-        bytes += x->flat[i].bytes;
+        bytes += x->flat[i].place.bytes;
     p->direct = ds__cpu_piece_alloc(bytes);
     for (uint32_t i = 0; i < x->entries && p->direct; i++) {
-        ds__cpu_flat *f = &x->flat[x->entry[i].flat];
+        ds__cpu_place *place = &x->flat[x->entry[i].flat].place;
         if (x->entry[i].waits)
             continue;
-        f->direct_at = p->direct_bytes;
-        memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + f->direct_at,
-               (const char *)p->block[f->lane] + offsetof(ds__cpu_block, data) + f->at, f->bytes);
-        p->direct_bytes += f->bytes;
+        place->direct_at = p->direct_bytes;
+        memcpy((char *)p->direct + offsetof(ds__cpu_block, data) + place->direct_at,
+               (const char *)p->block[place->lane] + offsetof(ds__cpu_block, data) + place->at,
+               place->bytes);
+        p->direct_bytes += place->bytes;
     }
     return p->direct != NULL;
 }
 
 /* Returns 1 if the stream shall run the next launch itself; the plan, which is up to date, has the
    operations for that then. */
-static int ds__cpu_is_direct(ds__cpu_exec *x, const ds__cpu_stream *s) {
+static int ds__cpu_is_direct(ds__cpu_exec *x, const ds__cpu_stream *s, ds__cpu_patch **patch) {
     uint64_t n = x->launches;
     if (!x->simple || x->device != s->device || ds__cpu_modes(UINT_MAX))
         return 0;
     if (x->lanes > 1 && ((n & (n - 1)) == 0 || n % DS__CPU_COMPARE == 0))
         ds__cpu_compare(x);
     return (x->lanes == 1 || x->prefers_direct) &&
-           (x->plan->direct || ds__cpu_plan_direct(x, x->plan));
+           (x->plan->direct || ds__cpu_plan_direct(x, patch));
 }
 
-/* Enqueues a launch that the stream runs itself. */
-static ds_result ds__cpu_submit_direct(ds__cpu_stream *s, const ds__op *op) {
+/* Enqueues a launch that the stream runs itself. On failure, the caller keeps the patch. */
+static ds_result ds__cpu_submit_direct(ds__cpu_stream *s, const ds__op *op, ds__cpu_patch *patch) {
     ds__cpu_exec *x = op->u.graph.exec;
     ds__op launch = { .kind = DS__OP_GRAPH, .flags = DS__CPU_DIRECT };
     launch.line = op->line;
     launch.file = op->file;
     launch.u.graph.exec = x->plan;
     launch.u.graph.ticket = x->launches;
+    launch.u.graph.patch = patch;
     atomic_fetch_add_explicit(&x->plan->users, 1, memory_order_relaxed);
     ds_result r = ds__cpu_enqueue(s, &launch, NULL);
     if (r < 0)
@@ -174,6 +180,10 @@ static int ds__cpu_direct_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *lau
     if (atomic_load_explicit(&p->gate->done, memory_order_acquire) < turn &&
         ds__cpu_park(s, p->gate, turn))
         return DS__CPU_GONE;
+    if (DS__UNLIKELY(launch->u.graph.patch != NULL)) {
+        ds__cpu_patch_apply(p, launch->u.graph.patch);
+        launch->u.graph.patch = NULL; /* the step may be repeated */
+    }
     if (ds__cpu_direct_run(w, s, launch, number, who) == DS__CPU_MORE)
         return DS__CPU_MORE;
     atomic_store_explicit(&p->gate->submitted, turn + 1, memory_order_relaxed);

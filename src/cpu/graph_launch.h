@@ -35,6 +35,7 @@
 
 /* Frees a launch, and drops its references to the plan and the stamps. */
 static void ds__cpu_launch_destroy(ds__cpu_launch *run) {
+    ds__host_free(run->patch);
     for (uint32_t i = 0; run->stamp && i < run->exec->records; i++)
         ds__cpu_stamp_unref(run->stamp[i]);
     ds__cpu_plan_unref(run->plan);
@@ -164,24 +165,16 @@ static void ds__cpu_launch_cancel(ds__cpu_launch *run) {
     ds__cpu_launch_destroy(run);
 }
 
-/* Enqueues a launch. The core's lock of the executable is held. */
-static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
+/* Enqueues a launch that uses the lanes. On failure, the caller keeps the patch. */
+static ds_result ds__cpu_submit_lanes(ds__cpu_stream *s, const ds__op *op, ds__cpu_patch *patch) {
     ds__cpu_exec *x = op->u.graph.exec;
-    ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
-    if (r == DS_OK && x->polls)
-        r = ds__cpu_poller_start();
-    if (r == DS_OK)
-        r = ds__cpu_plan_refresh(x);
-    if (r < 0)
-        return r;
-    if (ds__cpu_is_direct(x, s))
-        return ds__cpu_submit_direct(s, op);
+    ds__cpu_stamp **stamps = NULL;
     ds__cpu_launch *run = ds__cpu_launch_create(x);
     if (!run)
         return DS_ERR_OUT_OF_MEMORY;
+    run->patch = patch;
 
-    ds__cpu_stamp **stamps = NULL;
-    r = ds__cpu_launch_events(run);
+    ds_result r = ds__cpu_launch_events(run);
     if (r == DS_OK && x->records) {
         stamps = ds__copy_bytes(run->stamp, x->records * sizeof *stamps);
         if (!stamps)
@@ -202,14 +195,35 @@ static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
     return DS_OK;
 
 fail:
+    run->patch = NULL;
     ds__host_free(stamps);
     ds__cpu_launch_cancel(run);
     return r;
 }
 
+/* Enqueues a launch. The core's lock of the executable is held. */
+static ds_result ds__cpu_submit_launch(ds__cpu_stream *s, const ds__op *op) {
+    ds__cpu_exec *x = op->u.graph.exec;
+    ds_result r = x->hosts ? ds__cpu_host_ready() : DS_OK;
+    if (r == DS_OK && x->polls)
+        r = ds__cpu_poller_start();
+    ds__cpu_patch *patch = NULL;
+    if (r == DS_OK)
+        r = ds__cpu_plan_refresh(x, &patch);
+    if (r < 0)
+        return r;
+    r = ds__cpu_is_direct(x, s, &patch) ? ds__cpu_submit_direct(s, op, patch)
+                                        : ds__cpu_submit_lanes(s, op, patch);
+    if (DS__UNLIKELY(r < 0 && patch)) { /* the plan lacks its changes now */
+        ds__host_free(patch);
+        ds__cpu_exec_changed(x);
+    }
+    return r;
+}
+
 /* Makes the plan of an executable that has changed. The core's lock of the executable is held. */
 static ds_result ds__cpu_submit_upload(const ds__op *op) {
-    return ds__cpu_plan_refresh(op->u.graph.exec);
+    return ds__cpu_plan_refresh(op->u.graph.exec, NULL);
 }
 
 /* Starts a lane. No thread runs the lane, or a thread that has emptied it will see the new
@@ -245,15 +259,16 @@ static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream)
     return s->launch->id;
 }
 
-/* Lets waiting threads run the lanes of a launch (NULL: not any more). The caller owns the stream. */
+/* Lets waiting threads run the lanes of a launch (NULL: not any more). The caller owns the
+   stream. */
 static void ds__cpu_launch_offer(ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__spinlock_lock(&ds__cpu.lock);
     atomic_store_explicit(&s->started, run, memory_order_relaxed);
     ds__spinlock_unlock(&ds__cpu.lock);
 }
 
-/* Returns a ready lane of a launch, or NULL. Looks at few streams, the latest first: the owner of the
-   stream takes the lanes in their order. The pool's lock is held. */
+/* Returns a ready lane of a launch, or NULL. Looks at few streams, the latest first: the owner of
+   the stream takes the lanes in their order. The pool's lock is held. */
 static ds__cpu_stream *ds__cpu_launch_ready(const ds__cpu_launch *run) {
     int looks = 0;
     for (int level = 0; level < DS__CPU_LEVELS; level++)
@@ -349,6 +364,8 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
             ds__cpu_park(s, x->gate, turn))
             return DS__CPU_GONE;
         run->started = 1;
+        ds__cpu_patch_apply(run->plan, run->patch);
+        run->patch = NULL;
         ds__cpu_after(s, x->gate, turn);
         ds__cpu_launch_start(w, s, run);
     }

@@ -14,8 +14,10 @@
    4. A launch is one operation of the user's stream. It waits for its turn at the executable,
       starts the lanes, runs the first lane itself where that is allowed, and waits for all. The
       gate counts completed launches.
-   5. A change of the executable makes a new plan, unless no launch uses the present one: then the
-      changed operations are written in place. Pending launches keep their plan.
+   5. A node that is set is written in place into the plan. While a launch is pending, the next
+      launch takes the operation along as a patch, and writes it when its turn has come: launches
+      of an executable run one at a time. Other changes make a new plan, and pending launches keep
+      theirs.
    6. If lanes would not make a launch faster, the launching stream runs the operations itself, in
       topological order (cpu/graph_direct.h). This is so for a graph of one chain, and for branches
       that are shorter than the waits between them.
@@ -52,6 +54,20 @@ typedef struct ds__cpu_plan {
     ds__cpu_block *block[]; /* the operations of each lane, in one piece */
 } ds__cpu_plan;
 
+/* Operations that a launch writes into its plan before it runs. Each follows its ds__cpu_place. */
+typedef struct ds__cpu_patch {
+    size_t bytes; /* of the places and operations that follow */
+    uint64_t pad; /* keeps them aligned */
+} ds__cpu_patch;
+
+/* The place of an operation in a plan. */
+typedef struct ds__cpu_place {
+    uint32_t lane;
+    uint32_t at;        /* in the lane */
+    uint32_t direct_at; /* in `direct` */
+    uint32_t bytes;
+} ds__cpu_place;
+
 /* A node of the graph or of a child graph, with its place in a lane. */
 typedef struct ds__cpu_flat {
     const ds__node *node;
@@ -61,10 +77,8 @@ typedef struct ds__cpu_flat {
     uint32_t lane;
     uint32_t number;
     uint32_t level;
-    uint32_t left;      /* during the sort: dependencies that are not sorted yet */
-    uint32_t bytes;     /* of its operation in a plan */
-    uint32_t at;        /* place of the operation in the plan's lane */
-    uint32_t direct_at; /* and in the plan's `direct` */
+    uint32_t left;       /* during the sort: dependencies that are not sorted yet */
+    ds__cpu_place place; /* of its operation in the plan */
 } ds__cpu_flat;
 
 /* A step of a lane: a node, or a wait for a node of another lane. */
@@ -114,6 +128,7 @@ typedef struct ds__cpu_launch {
     ds__cpu_plan *plan;
     uint64_t ticket; /* number of launches before */
     uint64_t round;  /* number of launches before that use the lanes */
+    ds__cpu_patch *patch;
     uint64_t id;     /* of its record of activity; 0: it has none */
     uint64_t stream; /* handle of the launching stream */
     uint32_t next;   /* the lanes before this one are done */
@@ -251,7 +266,7 @@ static int ds__cpu_flat_device(const ds__cpu_exec *x, const ds__cpu_flat *f) {
    priority. If there is no such lane, a new lane begins. The node waits once for each other lane.
    tail: the last node of each lane. seen: for each lane, the last node that waits for it, and the
    highest number of the lane among the node's dependencies. Returns 0 if there is no memory. */
-static int ds__cpu_place(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
+static int ds__cpu_flat_append(ds__cpu_exec *x, uint32_t flat, uint32_t *tail, uint64_t *seen) {
     ds__cpu_flat *f = &x->flat[flat];
     uint32_t lane = x->lanes;
     for (uint32_t k = 0; k < f->dep_count && lane == x->lanes; k++) {
@@ -324,7 +339,7 @@ static int ds__cpu_lay_out(ds__cpu_exec *x) {
             ds__cpu_count_kind(x, n->kind);
         if (x->device != ds__cpu_flat_device(x, f))
             x->device = -1;
-        done = ds__cpu_place(x, order[i], tail, seen);
+        done = ds__cpu_flat_append(x, order[i], tail, seen);
     }
     for (uint32_t i = 0; i < x->flats; i++) {
         ds__host_free(x->flat[i].deps);

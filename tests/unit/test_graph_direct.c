@@ -291,6 +291,82 @@ static void test_a_pending_launch_keeps_its_arguments(void **state) {
     ok(ds_graph_exec_destroy(x));
 }
 
+/* Each launch has another argument, and none has begun when the last one is submitted. */
+static void pending_sets(ds_graph_exec x, ds_graph_node node, ds_kernel k) {
+    uint64_t want = 0;
+    step_args a = { &word[0], 0, 0 };
+    const ds__cpu_plan *plan = inside(x)->plan;
+    word[1] = 0;
+    ok(ds_kernel_launch(wait_kernel, 1, &a, sizeof a, stream));
+    while (!entered)
+        usleep(100);
+
+    for (uint64_t i = 0; i < 5; i++) {
+        set(x, node, k, &word[1], 100 + i);
+        ok(ds_graph_launch(x, stream));
+        want = fold(want, 100 + i);
+    }
+    ok(ds_graph_launch(x, stream));
+    want = fold(want, 104);
+    opened = 1;
+    ok(ds_stream_synchronize(stream));
+
+    assert_true(word[1] == want);
+    assert_ptr_equal(inside(x)->plan, plan);
+    ok(ds_graph_exec_destroy(x));
+}
+
+static void test_pending_launches_have_arguments_of_their_own(void **state) {
+    ds_graph_node branch[BRANCHES];
+    (void)state;
+    learn(quick, 100);
+    ds_graph_exec x = executable(fork_join(quick, 100, branch));
+    run(x);
+    pending_sets(x, branch[0], quick);
+}
+
+static void test_pending_launches_with_lanes_have_arguments_of_their_own(void **state) {
+    ds_graph_node branch[BRANCHES];
+    (void)state;
+    learn(slow, 100000);
+    ds_graph_exec x = executable(fork_join(slow, 100000, branch));
+    run(x);
+    pending_sets(x, branch[0], slow);
+}
+
+/* The first launches use lanes and are pending when the times of the kernels become known. */
+static void test_pending_launches_do_not_prevent_the_change_from_lanes(void **state) {
+    ds_graph_node branch[BRANCHES];
+    uint64_t want = 0;
+    step_args a = { &word[0], 0, 0 };
+    (void)state;
+    ds_graph_exec x = executable(fork_join(quick, 100, branch));
+    ok(ds_kernel_launch(wait_kernel, 1, &a, sizeof a, stream));
+    while (!entered)
+        usleep(100);
+    ok(ds_graph_launch(x, stream));
+    ds_stream other;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &other));
+    uint64_t h = 0;
+    step_args other_args = { &h, 0, 100 };
+    for (int i = 0; i < 5; i++)
+        ok(ds_kernel_launch(quick, 1, &other_args, sizeof other_args, other));
+    ok(ds_stream_synchronize(other));
+
+    set(x, branch[0], quick, &word[1], 50);
+    ok(ds_graph_launch(x, stream));
+    opened = 1;
+    ok(ds_stream_synchronize(stream));
+
+    want = fold(fold(fold(fold(fold(0, 0), 1), 2), 1), 2);
+    assert_true(word[0] == want);
+    assert_true(word[1] == fold(10, 50));
+    assert_int_equal(inside(x)->launches, 2);
+    assert_int_equal(inside(x)->rounds, 1);
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_stream_destroy(other));
+}
+
 static void test_launches_on_two_streams_take_turns(void **state) {
     ds_stream other;
     (void)state;
@@ -415,6 +491,9 @@ int main(void) {
         WITH(begin, test_a_set_node_is_written_in_place_for_lanes),
         WITH(begin, test_a_set_node_may_have_more_arguments),
         WITH(begin, test_a_pending_launch_keeps_its_arguments),
+        WITH(begin, test_pending_launches_have_arguments_of_their_own),
+        WITH(begin, test_pending_launches_with_lanes_have_arguments_of_their_own),
+        WITH(begin, test_pending_launches_do_not_prevent_the_change_from_lanes),
         WITH(begin, test_launches_on_two_streams_take_turns),
         WITH(begin_one, test_a_waiting_thread_runs_a_lane),
         WITH(begin_one, test_a_launch_gives_way_and_goes_on),
