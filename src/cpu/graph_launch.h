@@ -259,11 +259,13 @@ static uint64_t ds__cpu_launch_id(const ds__cpu_stream *s, uint64_t *out_stream)
     return s->launch->id;
 }
 
-/* Lets waiting threads run the lanes of a launch (NULL: not any more). The caller owns the
-   stream. */
-static void ds__cpu_launch_offer(ds__cpu_stream *s, ds__cpu_launch *run) {
+/* Lets waiting threads run the lanes of a launch from now on, or (offer 0) not any more. The
+   stream runs the only lane of an executable itself. The caller owns the stream. */
+static void ds__cpu_launch_offer(ds__cpu_stream *s, ds__cpu_launch *run, int offer) {
+    if (run->exec->lanes < 2)
+        return;
     ds__spinlock_lock(&ds__cpu.lock);
-    atomic_store_explicit(&s->started, run, memory_order_relaxed);
+    atomic_store_explicit(&s->started, offer ? run : NULL, memory_order_relaxed);
     ds__spinlock_unlock(&ds__cpu.lock);
 }
 
@@ -335,8 +337,7 @@ static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_l
     uint32_t ready = ds__cpu_ready_beside(s);
     int nest = ds__tls.nested < DS__CPU_NESTED && !ds__cpu.seed &&
                !(ready & ((1u << atomic_load_explicit(&s->level, memory_order_relaxed)) - 1));
-    if (x->lanes > 1)
-        ds__cpu_launch_offer(s, run);
+    ds__cpu_launch_offer(s, run, 1);
     for (uint32_t i = 0; i < x->lanes; i++) {
         atomic_store(&x->lane[i]->submitted, ds__cpu_lane_end(x, i, run->round));
         if (i > 0 || !nest)
@@ -378,8 +379,7 @@ static int ds__cpu_launch_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_laun
             return DS__CPU_GONE;
         ds__cpu_after(s, lane, end);
     }
-    if (x->lanes > 1)
-        ds__cpu_launch_offer(s, NULL);
+    ds__cpu_launch_offer(s, run, 0);
     for (uint32_t i = 0; i < x->lanes; i++) {
         ds__cpu_failure *f = ds__cpu_failed(x->lane[i], ds__cpu_lane_end(x, i, run->round));
         if (f)
