@@ -1289,8 +1289,10 @@ static void ds__outside_end(ds__outside o);
        without a lock. Descriptions of segments and arenas stay until ds_shutdown, so a late
        look-up reads valid objects.
     7. Fast path: a thread remembers the arena of the stream on which it allocated last. An
-       arena keeps the block of the last free apart and unmerged (parked), for the next request
-       of its size. Peaks are checked when the headroom below them is used up.
+       arena keeps freed blocks apart and unmerged (parked), for the next requests of their
+       sizes: up to 16 small ones of each of 64 sizes, and the last one of all others. They are
+       merged before a request grows the memory in use. Peaks are checked when the headroom
+       below them is used up.
     8. A use by another stream gets its event from the one thread that claims the use. This
        happens at ds_mem_record_use, at the free, or at the end of the stream.
     9. A free without a cache may be impossible for now, because a capture is open or a stream's
@@ -1510,6 +1512,21 @@ typedef struct ds__domain {
     _Atomic int64_t rejections;
 } ds__domain;
 
+/* Freed blocks of one size that stay unmerged, for the next requests of this size. */
+typedef struct ds__parked {
+    ds__mem_block *first; /* linked by list_prev */
+    uint32_t size;        /* of a quick list: the size of the blocks that enter it */
+    uint32_t count;
+} ds__parked;
+
+/* Small blocks up to DS__QUICK_LIMIT bytes are parked in quick lists, which are chosen by size and
+   have up to DS__QUICK_DEPTH blocks. Of other blocks, the last freed one of a kind is parked. */
+#define DS__QUICK_LIMIT ((size_t)96 << 10)
+
+enum { DS__QUICK_BITS = 6, DS__QUICK_LISTS = 1 << DS__QUICK_BITS, DS__QUICK_DEPTH = 16 };
+
+enum { DS__PARKED_SLOTS = DS__QUICK_LISTS + 2 };
+
 #define DS__ALIASES 3 /* further handles that an arena stores */
 
 struct ds__arena {
@@ -1549,9 +1566,9 @@ struct ds__arena {
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mem_block *holes[2]; /* unmapped blocks, in the order of addresses */
-    /* the last freed block of a kind, unmerged, for the next request of its size */
-    ds__mem_block *parked[2];
+    ds__mem_block *holes[2];             /* unmapped blocks, in the order of addresses */
+    ds__parked parked[DS__PARKED_SLOTS]; /* see ds__parked_at */
+    uint64_t quick_used;                 /* bits of the quick lists that may hold blocks */
     ds__tally own;
     ds__tally *tally;         /* the tally in use: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */
@@ -3571,10 +3588,12 @@ static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
             before = at;
             at = at->list_next;
         }
-    ds__block_list_in(&bins->head[i], b, before, at);
-    bins->map[i / 64] |= (uint64_t)1 << i % 64;
-    bins->summary |= (uint64_t)1 << i / 64;
     a->free_bytes += b->size;
+    if (!bins->head[i]) {
+        bins->map[i / 64] |= (uint64_t)1 << i % 64;
+        bins->summary |= (uint64_t)1 << i / 64;
+    }
+    ds__block_list_in(&bins->head[i], b, before, at);
 }
 
 /* Takes a block out of its bin. */
@@ -3684,8 +3703,13 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
 
    Manages the blocks of an arena. ds__block_take serves a request from the bins and splits the
    block; ds__merge_in makes a block free and merges it with free neighbours. ds__block_park keeps
-   the block that was freed last for the next request of its size. ds__find_live finds the live
-   block of an address and locks its arena.
+   freed blocks unmerged for the next requests of their sizes. ds__find_live finds the live block
+   of an address and locks its arena.
+
+   Policy of parking: A small block up to DS__QUICK_LIMIT enters a quick list if the block that
+   was freed there before had the same size. Of other blocks, the last freed one of a kind is
+   parked. All blocks of the quick lists are merged if the best free block is at the edge of the
+   mapped memory or if there is none. So parking hardly changes how much memory an arena needs.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
    never both free and not claimed. Each live block is in the granule table of its segment; a
@@ -3697,21 +3721,25 @@ static inline ds__mem_block *ds__bin_best_fit(ds__arena *a, int kind, size_t siz
    program's memory functions under both locks. No driver call is made.
    Threads: any thread that holds the arena's lock; ds__find_live: any thread. */
 
-/* Returns an unused description of a block, or NULL without host memory. */
-static ds__mem_block *ds__mem_block_create(ds__arena *a) {
-    ds__mem_block *b = a->spare_blocks;
-    if (DS__UNLIKELY(!b)) {
-        enum { MANY = 64 };
+/* Gets new descriptions of blocks. Returns 0 without host memory. */
+__attribute__((noinline)) static int ds__mem_blocks_add(ds__arena *a) {
+    enum { MANY = 64 };
 
-        ds__mem_block *many = ds__kept_alloc(MANY * sizeof *many);
-        if (!many)
-            return NULL;
-        for (int i = 0; i < MANY; i++) {
-            many[i].list_next = a->spare_blocks;
-            a->spare_blocks = &many[i];
-        }
-        b = a->spare_blocks;
+    ds__mem_block *many = ds__kept_alloc(MANY * sizeof *many);
+    if (!many)
+        return 0;
+    for (int i = 0; i < MANY; i++) {
+        many[i].list_next = a->spare_blocks;
+        a->spare_blocks = &many[i];
     }
+    return 1;
+}
+
+/* Returns an unused description of a block, or NULL without host memory. */
+static inline ds__mem_block *ds__mem_block_create(ds__arena *a) {
+    if (DS__UNLIKELY(!a->spare_blocks) && !ds__mem_blocks_add(a))
+        return NULL;
+    ds__mem_block *b = a->spare_blocks;
     a->spare_blocks = b->list_next;
     return b;
 }
@@ -3734,9 +3762,9 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     rest->size = b->size - size;
     rest->asked = 0;
     rest->seg = b->seg;
-    rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->claimed = rest->oversize = rest->stale = 0;
+    rest->flags = DS__FLAGS(b->state, 0);
+    rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next)
@@ -3884,22 +3912,72 @@ static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
     (void)ds__merge_in(a, b);
 }
 
-/* Parks a freed block for the next request of its size, and unparks the block parked before. */
-static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
-    ds__mem_block *before = a->parked[kind];
-    a->parked[kind] = b;
-    b->flags = DS__FLAGS_PARKED;
-    if (DS__UNLIKELY(before != NULL))
-        ds__block_unpark(a, before);
+/* Returns where a block of this size is parked: in a quick list, or else where the last freed block
+   of the kind is. */
+static inline ds__parked *ds__parked_at(ds__arena *a, int kind, size_t size) {
+    if (kind != DS__SMALL || size > DS__QUICK_LIMIT)
+        return &a->parked[DS__QUICK_LISTS + kind];
+    uint32_t hash = (uint32_t)(size / DS__UNIT) * UINT32_C(0x9e3779b1);
+    return &a->parked[hash >> (32 - DS__QUICK_BITS)];
+}
+
+/* Unparks all blocks of a list. */
+static void ds__parked_flush(ds__arena *a, ds__parked *list) {
+    ds__mem_block *b = list->first;
+    list->first = NULL;
+    list->count = 0;
+    while (b) {
+        ds__mem_block *next = b->list_prev;
+        ds__block_unpark(a, b);
+        b = next;
+    }
+}
+
+/* Unparks the blocks of all quick lists. */
+static void ds__quick_flush(ds__arena *a) {
+    for (uint64_t left = a->quick_used; left; left &= left - 1)
+        ds__parked_flush(a, &a->parked[__builtin_ctzll(left)]);
+    a->quick_used = 0;
 }
 
 static void ds__unpark_all(ds__arena *a) {
-    for (int kind = 0; kind < 2; kind++) {
-        ds__mem_block *b = a->parked[kind];
-        a->parked[kind] = NULL;
-        if (b)
-            ds__block_unpark(a, b);
+    ds__quick_flush(a);
+    for (int kind = 0; kind < 2; kind++)
+        ds__parked_flush(a, &a->parked[DS__QUICK_LISTS + kind]);
+}
+
+/* Merges a freed block that does not enter its quick list: the list is full, or was of another
+   size until now. So sizes that do not return soon are merged at once. */
+__attribute__((noinline)) static void ds__quick_refuse(ds__arena *a, ds__parked *list,
+                                                       ds__mem_block *b) {
+    if (list->size != b->size) {
+        ds__parked_flush(a, list);
+        list->size = (uint32_t)b->size;
     }
+    ds__block_unpark(a, b);
+}
+
+/* Parks a freed block for the next request of its size. */
+static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
+    ds__parked *list = ds__parked_at(a, kind, b->size);
+    ds__mem_block *before = list->first;
+    b->flags = DS__FLAGS_PARKED;
+    if (list >= &a->parked[DS__QUICK_LISTS]) {
+        b->list_prev = NULL;
+        list->first = b;
+        if (DS__UNLIKELY(before != NULL))
+            ds__block_unpark(a, before);
+        return;
+    }
+    if (DS__UNLIKELY(list->size != b->size || list->count == DS__QUICK_DEPTH)) {
+        ds__quick_refuse(a, list, b);
+        return;
+    }
+    b->list_prev = before;
+    list->first = b;
+    list->count++;
+    if (!before)
+        a->quick_used |= (uint64_t)1 << (list - a->parked);
 }
 
 /* Makes a block live for a request of `asked` bytes, with the label and call site of the
@@ -3918,15 +3996,17 @@ static inline void ds__block_mark_live_counted(ds__arena *a, ds__mem_block *b, s
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
-/* Takes the parked block if its size is the request's, else returns NULL. The block stays in the
-   granule table. */
+/* Takes a parked block of the request's size, or returns NULL. The block stays in the granule
+   table. */
 __attribute__((always_inline)) static inline ds__mem_block *ds__take_parked(ds__arena *a, int kind,
                                                                             size_t size,
                                                                             size_t asked) {
-    ds__mem_block *b = a->parked[kind];
-    if (DS__UNLIKELY(!b || b->size != size))
+    ds__parked *list = ds__parked_at(a, kind, size);
+    ds__mem_block *b = list->first;
+    if (!b || b->size != size)
         return NULL;
-    a->parked[kind] = NULL;
+    list->first = b->list_prev;
+    list->count--;
     b->flags = DS__FLAGS_LIVE;
     ds__block_mark_live(b, asked);
     ds__count_alloc(a, kind, (int64_t)size, (int64_t)asked);
@@ -3951,13 +4031,7 @@ static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block
 
 /* Provides a spare description for ds__block_cut. Returns 0 without host memory. */
 static inline int ds__block_spare_ensure(ds__arena *a) {
-    if (DS__LIKELY(a->spare_blocks != NULL))
-        return 1;
-    ds__mem_block *spare = ds__mem_block_create(a);
-    if (!spare)
-        return 0;
-    ds__mem_block_destroy(a, spare);
-    return 1;
+    return DS__LIKELY(a->spare_blocks != NULL) || ds__mem_blocks_add(a);
 }
 
 /* Counts that a block of a plain segment was taken. `whole`: its size before a rest was cut off.
@@ -3971,19 +4045,30 @@ static inline void ds__block_plain_count(ds__arena *a, const ds__mem_block *b, s
         atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
 }
 
-/* Takes a free block for a request and gives the rest back. Returns NULL if no block fits, or
-   without host memory for a description. The arena has room to count the block. */
-__attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size,
-                                                               size_t asked) {
-    ds__mem_block *b = ds__take_parked(a, kind, size, asked);
-    if (b)
+/* Merges the blocks of all quick lists and returns the free block that fits best, or NULL. */
+__attribute__((noinline)) static ds__mem_block *ds__quick_best_fit(ds__arena *a, int kind,
+                                                                   size_t size) {
+    ds__quick_flush(a);
+    return ds__bin_best_fit(a, kind, size);
+}
+
+/* Returns the free block that fits a request best, or NULL. Parked blocks are merged first: the
+   last freed one always, those of the quick lists before the request uses more of a segment. */
+static inline ds__mem_block *ds__block_best_fit(ds__arena *a, int kind, size_t size) {
+    ds__parked *last = &a->parked[DS__QUICK_LISTS + kind];
+    if (last->first)
+        ds__parked_flush(a, last);
+    ds__mem_block *b = ds__bin_best_fit(a, kind, size);
+    if (DS__LIKELY(b && b->bin != DS__EDGE) || kind != DS__SMALL || !a->quick_used)
         return b;
-    b = a->parked[kind];
-    if (b) {
-        a->parked[kind] = NULL;
-        ds__block_unpark(a, b);
-    }
-    b = ds__bin_best_fit(a, kind, size);
+    return ds__quick_best_fit(a, kind, size);
+}
+
+/* Takes a free block from the bins for a request and gives the rest back. Returns NULL if no block
+   fits, or without host memory for a description. The arena has room to count the block. */
+__attribute__((noinline)) static ds__mem_block *ds__block_take_best(ds__arena *a, int kind,
+                                                                    size_t size, size_t asked) {
+    ds__mem_block *b = ds__block_best_fit(a, kind, size);
     if (DS__UNLIKELY(!b))
         return NULL;
 
@@ -4006,6 +4091,12 @@ __attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int
         ds__count_oversize(a, 1);
     }
     return b;
+}
+
+/* Takes a parked block of the request's size, or else the best fitting one. */
+static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size, size_t asked) {
+    ds__mem_block *b = ds__take_parked(a, kind, size, asked);
+    return b ? b : ds__block_take_best(a, kind, size, asked);
 }
 
 /* Returns the block with the last start up to `ptr` in a list of live blocks, or NULL. */
@@ -4039,7 +4130,7 @@ static ds__mem_block *ds__block_around(const ds__segment *s, const char *ptr) {
 /* Returns the live block that starts at an address (exact) or contains it, or NULL. The arena is
    locked. */
 static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
-    if (ptr < s->base || (size_t)(ptr - s->base) >= s->size)
+    if ((uintptr_t)ptr - (uintptr_t)s->base >= s->size)
         return NULL;
     for (ds__mem_block *b = *ds__live_at(s, ptr); b; b = b->list_next)
         if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)
@@ -9875,8 +9966,6 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
 __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
-        if (b->lent)
-            return ds__free_slow(a, b);
         for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->recorded != 1)
                 return ds__free_slow(a, b);
@@ -9917,7 +10006,9 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
     ds__mem_block *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__counter_room_ready(a, kind, 0)))
+    /* neither exported nor lent */
+    if (DS__UNLIKELY(b->flags != DS__FLAGS_LIVE || a->slow_free ||
+                     !ds__counter_room_ready(a, kind, 0)))
         return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
     if (DS__UNLIKELY(b->uses || watch || !ds__segment_is_growing(b->seg)))
@@ -10532,7 +10623,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)
-            b = ds__block_take(a, kind, rounded, size);
+            b = ds__block_take_best(a, kind, rounded, size);
         if (DS__UNLIKELY(!b && a->pending))
             b = ds__take_oldest(a, kind, rounded, size);
         if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)

@@ -189,7 +189,7 @@ __attribute__((always_inline)) static inline ds__mem_block *ds__alloc_fast(ds__a
                    ds__has_room(a, kind, (int64_t)rounded, (int64_t)size))) {
         b = ds__take_parked(a, kind, rounded, size);
         if (!b)
-            b = ds__block_take(a, kind, rounded, size);
+            b = ds__block_take_best(a, kind, rounded, size);
         if (DS__UNLIKELY(!b && a->pending))
             b = ds__take_oldest(a, kind, rounded, size);
         if (DS__UNLIKELY(atomic_load_explicit(&a->dev->watch, memory_order_relaxed)) && b)

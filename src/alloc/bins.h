@@ -54,10 +54,12 @@ static inline void ds__bin_in(ds__arena *a, ds__mem_block *b, int by_address) {
             before = at;
             at = at->list_next;
         }
-    ds__block_list_in(&bins->head[i], b, before, at);
-    bins->map[i / 64] |= (uint64_t)1 << i % 64;
-    bins->summary |= (uint64_t)1 << i / 64;
     a->free_bytes += b->size;
+    if (!bins->head[i]) {
+        bins->map[i / 64] |= (uint64_t)1 << i % 64;
+        bins->summary |= (uint64_t)1 << i / 64;
+    }
+    ds__block_list_in(&bins->head[i], b, before, at);
 }
 
 /* Takes a block out of its bin. */

@@ -2,8 +2,13 @@
 
    Manages the blocks of an arena. ds__block_take serves a request from the bins and splits the
    block; ds__merge_in makes a block free and merges it with free neighbours. ds__block_park keeps
-   the block that was freed last for the next request of its size. ds__find_live finds the live
-   block of an address and locks its arena.
+   freed blocks unmerged for the next requests of their sizes. ds__find_live finds the live block
+   of an address and locks its arena.
+
+   Policy of parking: A small block up to DS__QUICK_LIMIT enters a quick list if the block that
+   was freed there before had the same size. Of other blocks, the last freed one of a kind is
+   parked. All blocks of the quick lists are merged if the best free block is at the edge of the
+   mapped memory or if there is none. So parking hardly changes how much memory an arena needs.
 
    Invariants: The blocks of a segment cover its address space without gaps. Two neighbours are
    never both free and not claimed. Each live block is in the granule table of its segment; a
@@ -24,21 +29,25 @@
 #include "address.h"
 #include "bins.h"
 
-/* Returns an unused description of a block, or NULL without host memory. */
-static ds__mem_block *ds__mem_block_create(ds__arena *a) {
-    ds__mem_block *b = a->spare_blocks;
-    if (DS__UNLIKELY(!b)) {
-        enum { MANY = 64 };
+/* Gets new descriptions of blocks. Returns 0 without host memory. */
+__attribute__((noinline)) static int ds__mem_blocks_add(ds__arena *a) {
+    enum { MANY = 64 };
 
-        ds__mem_block *many = ds__kept_alloc(MANY * sizeof *many);
-        if (!many)
-            return NULL;
-        for (int i = 0; i < MANY; i++) {
-            many[i].list_next = a->spare_blocks;
-            a->spare_blocks = &many[i];
-        }
-        b = a->spare_blocks;
+    ds__mem_block *many = ds__kept_alloc(MANY * sizeof *many);
+    if (!many)
+        return 0;
+    for (int i = 0; i < MANY; i++) {
+        many[i].list_next = a->spare_blocks;
+        a->spare_blocks = &many[i];
     }
+    return 1;
+}
+
+/* Returns an unused description of a block, or NULL without host memory. */
+static inline ds__mem_block *ds__mem_block_create(ds__arena *a) {
+    if (DS__UNLIKELY(!a->spare_blocks) && !ds__mem_blocks_add(a))
+        return NULL;
+    ds__mem_block *b = a->spare_blocks;
     a->spare_blocks = b->list_next;
     return b;
 }
@@ -61,9 +70,9 @@ static inline ds__mem_block *ds__block_cut(ds__arena *a, ds__mem_block *b, size_
     rest->size = b->size - size;
     rest->asked = 0;
     rest->seg = b->seg;
-    rest->state = b->state;
     rest->uses = NULL;
-    rest->exported = rest->lent = rest->claimed = rest->oversize = rest->stale = 0;
+    rest->flags = DS__FLAGS(b->state, 0);
+    rest->oversize = rest->stale = 0;
     rest->prev = b;
     rest->next = b->next;
     if (b->next)
@@ -211,22 +220,72 @@ static void ds__block_unpark(ds__arena *a, ds__mem_block *b) {
     (void)ds__merge_in(a, b);
 }
 
-/* Parks a freed block for the next request of its size, and unparks the block parked before. */
-static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
-    ds__mem_block *before = a->parked[kind];
-    a->parked[kind] = b;
-    b->flags = DS__FLAGS_PARKED;
-    if (DS__UNLIKELY(before != NULL))
-        ds__block_unpark(a, before);
+/* Returns where a block of this size is parked: in a quick list, or else where the last freed block
+   of the kind is. */
+static inline ds__parked *ds__parked_at(ds__arena *a, int kind, size_t size) {
+    if (kind != DS__SMALL || size > DS__QUICK_LIMIT)
+        return &a->parked[DS__QUICK_LISTS + kind];
+    uint32_t hash = (uint32_t)(size / DS__UNIT) * UINT32_C(0x9e3779b1);
+    return &a->parked[hash >> (32 - DS__QUICK_BITS)];
+}
+
+/* Unparks all blocks of a list. */
+static void ds__parked_flush(ds__arena *a, ds__parked *list) {
+    ds__mem_block *b = list->first;
+    list->first = NULL;
+    list->count = 0;
+    while (b) {
+        ds__mem_block *next = b->list_prev;
+        ds__block_unpark(a, b);
+        b = next;
+    }
+}
+
+/* Unparks the blocks of all quick lists. */
+static void ds__quick_flush(ds__arena *a) {
+    for (uint64_t left = a->quick_used; left; left &= left - 1)
+        ds__parked_flush(a, &a->parked[__builtin_ctzll(left)]);
+    a->quick_used = 0;
 }
 
 static void ds__unpark_all(ds__arena *a) {
-    for (int kind = 0; kind < 2; kind++) {
-        ds__mem_block *b = a->parked[kind];
-        a->parked[kind] = NULL;
-        if (b)
-            ds__block_unpark(a, b);
+    ds__quick_flush(a);
+    for (int kind = 0; kind < 2; kind++)
+        ds__parked_flush(a, &a->parked[DS__QUICK_LISTS + kind]);
+}
+
+/* Merges a freed block that does not enter its quick list: the list is full, or was of another
+   size until now. So sizes that do not return soon are merged at once. */
+__attribute__((noinline)) static void ds__quick_refuse(ds__arena *a, ds__parked *list,
+                                                       ds__mem_block *b) {
+    if (list->size != b->size) {
+        ds__parked_flush(a, list);
+        list->size = (uint32_t)b->size;
     }
+    ds__block_unpark(a, b);
+}
+
+/* Parks a freed block for the next request of its size. */
+static inline void ds__block_park(ds__arena *a, ds__mem_block *b, int kind) {
+    ds__parked *list = ds__parked_at(a, kind, b->size);
+    ds__mem_block *before = list->first;
+    b->flags = DS__FLAGS_PARKED;
+    if (list >= &a->parked[DS__QUICK_LISTS]) {
+        b->list_prev = NULL;
+        list->first = b;
+        if (DS__UNLIKELY(before != NULL))
+            ds__block_unpark(a, before);
+        return;
+    }
+    if (DS__UNLIKELY(list->size != b->size || list->count == DS__QUICK_DEPTH)) {
+        ds__quick_refuse(a, list, b);
+        return;
+    }
+    b->list_prev = before;
+    list->first = b;
+    list->count++;
+    if (!before)
+        a->quick_used |= (uint64_t)1 << (list - a->parked);
 }
 
 /* Makes a block live for a request of `asked` bytes, with the label and call site of the
@@ -245,15 +304,17 @@ static inline void ds__block_mark_live_counted(ds__arena *a, ds__mem_block *b, s
     ds__count_alloc(a, b->seg->kind, (int64_t)b->size, (int64_t)asked);
 }
 
-/* Takes the parked block if its size is the request's, else returns NULL. The block stays in the
-   granule table. */
+/* Takes a parked block of the request's size, or returns NULL. The block stays in the granule
+   table. */
 __attribute__((always_inline)) static inline ds__mem_block *ds__take_parked(ds__arena *a, int kind,
                                                                             size_t size,
                                                                             size_t asked) {
-    ds__mem_block *b = a->parked[kind];
-    if (DS__UNLIKELY(!b || b->size != size))
+    ds__parked *list = ds__parked_at(a, kind, size);
+    ds__mem_block *b = list->first;
+    if (!b || b->size != size)
         return NULL;
-    a->parked[kind] = NULL;
+    list->first = b->list_prev;
+    list->count--;
     b->flags = DS__FLAGS_LIVE;
     ds__block_mark_live(b, asked);
     ds__count_alloc(a, kind, (int64_t)size, (int64_t)asked);
@@ -278,13 +339,7 @@ static inline int ds__block_may_split(const ds__mem_pool *p, const ds__mem_block
 
 /* Provides a spare description for ds__block_cut. Returns 0 without host memory. */
 static inline int ds__block_spare_ensure(ds__arena *a) {
-    if (DS__LIKELY(a->spare_blocks != NULL))
-        return 1;
-    ds__mem_block *spare = ds__mem_block_create(a);
-    if (!spare)
-        return 0;
-    ds__mem_block_destroy(a, spare);
-    return 1;
+    return DS__LIKELY(a->spare_blocks != NULL) || ds__mem_blocks_add(a);
 }
 
 /* Counts that a block of a plain segment was taken. `whole`: its size before a rest was cut off.
@@ -298,19 +353,30 @@ static inline void ds__block_plain_count(ds__arena *a, const ds__mem_block *b, s
         atomic_fetch_add_explicit(a->requests, 1, memory_order_relaxed);
 }
 
-/* Takes a free block for a request and gives the rest back. Returns NULL if no block fits, or
-   without host memory for a description. The arena has room to count the block. */
-__attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size,
-                                                               size_t asked) {
-    ds__mem_block *b = ds__take_parked(a, kind, size, asked);
-    if (b)
+/* Merges the blocks of all quick lists and returns the free block that fits best, or NULL. */
+__attribute__((noinline)) static ds__mem_block *ds__quick_best_fit(ds__arena *a, int kind,
+                                                                   size_t size) {
+    ds__quick_flush(a);
+    return ds__bin_best_fit(a, kind, size);
+}
+
+/* Returns the free block that fits a request best, or NULL. Parked blocks are merged first: the
+   last freed one always, those of the quick lists before the request uses more of a segment. */
+static inline ds__mem_block *ds__block_best_fit(ds__arena *a, int kind, size_t size) {
+    ds__parked *last = &a->parked[DS__QUICK_LISTS + kind];
+    if (last->first)
+        ds__parked_flush(a, last);
+    ds__mem_block *b = ds__bin_best_fit(a, kind, size);
+    if (DS__LIKELY(b && b->bin != DS__EDGE) || kind != DS__SMALL || !a->quick_used)
         return b;
-    b = a->parked[kind];
-    if (b) {
-        a->parked[kind] = NULL;
-        ds__block_unpark(a, b);
-    }
-    b = ds__bin_best_fit(a, kind, size);
+    return ds__quick_best_fit(a, kind, size);
+}
+
+/* Takes a free block from the bins for a request and gives the rest back. Returns NULL if no block
+   fits, or without host memory for a description. The arena has room to count the block. */
+__attribute__((noinline)) static ds__mem_block *ds__block_take_best(ds__arena *a, int kind,
+                                                                    size_t size, size_t asked) {
+    ds__mem_block *b = ds__block_best_fit(a, kind, size);
     if (DS__UNLIKELY(!b))
         return NULL;
 
@@ -333,6 +399,12 @@ __attribute__((noinline)) static ds__mem_block *ds__block_take(ds__arena *a, int
         ds__count_oversize(a, 1);
     }
     return b;
+}
+
+/* Takes a parked block of the request's size, or else the best fitting one. */
+static ds__mem_block *ds__block_take(ds__arena *a, int kind, size_t size, size_t asked) {
+    ds__mem_block *b = ds__take_parked(a, kind, size, asked);
+    return b ? b : ds__block_take_best(a, kind, size, asked);
 }
 
 /* Returns the block with the last start up to `ptr` in a list of live blocks, or NULL. */
@@ -366,7 +438,7 @@ static ds__mem_block *ds__block_around(const ds__segment *s, const char *ptr) {
 /* Returns the live block that starts at an address (exact) or contains it, or NULL. The arena is
    locked. */
 static inline ds__mem_block *ds__block_find(const ds__segment *s, const char *ptr, int exact) {
-    if (ptr < s->base || (size_t)(ptr - s->base) >= s->size)
+    if ((uintptr_t)ptr - (uintptr_t)s->base >= s->size)
         return NULL;
     for (ds__mem_block *b = *ds__live_at(s, ptr); b; b = b->list_next)
         if (b->ptr == ptr && b->state == DS_BLOCK_LIVE)

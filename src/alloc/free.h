@@ -104,8 +104,6 @@ __attribute__((noinline)) static ds_result ds__free_slow(ds__arena *a, ds__mem_b
 __attribute__((noinline)) static ds_result ds__free_other(ds__arena *a, ds__mem_block *b, int kind,
                                                           unsigned watch) {
     if (DS__UNLIKELY(b->uses != NULL)) {
-        if (b->lent)
-            return ds__free_slow(a, b);
         for (const ds__stream_use *u = b->uses; u; u = u->next)
             if (u->recorded != 1)
                 return ds__free_slow(a, b);
@@ -146,7 +144,9 @@ DSDEF ds_result(ds_mem_free)(void *ptr) {
     ds__mem_block *b = ds__find_live(ptr, 1, &a);
     DS__REQUIRE(b, "%p is not the start of a live allocation", ptr);
     int kind = b->seg->kind;
-    if (DS__UNLIKELY(b->exported || a->slow_free || !ds__counter_room_ready(a, kind, 0)))
+    /* neither exported nor lent */
+    if (DS__UNLIKELY(b->flags != DS__FLAGS_LIVE || a->slow_free ||
+                     !ds__counter_room_ready(a, kind, 0)))
         return ds__free_slow(a, b);
     unsigned watch = atomic_load_explicit(&a->dev->watch, memory_order_relaxed);
     if (DS__UNLIKELY(b->uses || watch || !ds__segment_is_growing(b->seg)))

@@ -19,8 +19,10 @@
        without a lock. Descriptions of segments and arenas stay until ds_shutdown, so a late
        look-up reads valid objects.
     7. Fast path: a thread remembers the arena of the stream on which it allocated last. An
-       arena keeps the block of the last free apart and unmerged (parked), for the next request
-       of its size. Peaks are checked when the headroom below them is used up.
+       arena keeps freed blocks apart and unmerged (parked), for the next requests of their
+       sizes: up to 16 small ones of each of 64 sizes, and the last one of all others. They are
+       merged before a request grows the memory in use. Peaks are checked when the headroom
+       below them is used up.
     8. A use by another stream gets its event from the one thread that claims the use. This
        happens at ds_mem_record_use, at the free, or at the end of the stream.
     9. A free without a cache may be impossible for now, because a capture is open or a stream's
@@ -247,6 +249,21 @@ typedef struct ds__domain {
     _Atomic int64_t rejections;
 } ds__domain;
 
+/* Freed blocks of one size that stay unmerged, for the next requests of this size. */
+typedef struct ds__parked {
+    ds__mem_block *first; /* linked by list_prev */
+    uint32_t size;        /* of a quick list: the size of the blocks that enter it */
+    uint32_t count;
+} ds__parked;
+
+/* Small blocks up to DS__QUICK_LIMIT bytes are parked in quick lists, which are chosen by size and
+   have up to DS__QUICK_DEPTH blocks. Of other blocks, the last freed one of a kind is parked. */
+#define DS__QUICK_LIMIT ((size_t)96 << 10)
+
+enum { DS__QUICK_BITS = 6, DS__QUICK_LISTS = 1 << DS__QUICK_BITS, DS__QUICK_DEPTH = 16 };
+
+enum { DS__PARKED_SLOTS = DS__QUICK_LISTS + 2 };
+
 #define DS__ALIASES 3 /* further handles that an arena stores */
 
 struct ds__arena {
@@ -286,9 +303,9 @@ struct ds__arena {
     size_t deferred_count;
     size_t pending_bytes;
     size_t free_bytes;
-    ds__mem_block *holes[2]; /* unmapped blocks, in the order of addresses */
-    /* the last freed block of a kind, unmerged, for the next request of its size */
-    ds__mem_block *parked[2];
+    ds__mem_block *holes[2];             /* unmapped blocks, in the order of addresses */
+    ds__parked parked[DS__PARKED_SLOTS]; /* see ds__parked_at */
+    uint64_t quick_used;                 /* bits of the quick lists that may hold blocks */
     ds__tally own;
     ds__tally *tally;         /* the tally in use: the device's if `exact`, else `own` */
     ds__headroom own_room[3]; /* small, large, both */

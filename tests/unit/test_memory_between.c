@@ -863,7 +863,8 @@ static void test_no_request_waits_for_a_thread_that_empties_the_cache(void **sta
         assert_int_equal(pthread_create(&thread, NULL, empty_the_cache, &r), 0);
         for (size_t left = 1; left;) { /* until it has taken what it gives back */
             ds__arena_lock(arena);
-            left = arena->free_bytes || arena->parked[0] || arena->parked[1];
+            left = arena->free_bytes || arena->parked[DS__QUICK_LISTS + DS__SMALL].first ||
+                   arena->parked[DS__QUICK_LISTS + DS__LARGE].first;
             ds__arena_unlock(arena);
         }
         char *p = block(64 * MIB, own);
