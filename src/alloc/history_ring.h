@@ -9,10 +9,10 @@
    Invariants: dev->watch is checked again under the ring's lock, so nothing enters the ring
    after ds_mem_history_stop has returned. `history_at` is history_count modulo history_room.
    Times in the ring are ticks and are converted when they are read.
-   Locks: Callers may hold arena locks and the device lock. ds__mem_note takes dev->history_lock,
-   releases that lock, and then invokes observers under ds__history_state.watch. So user code may
-   run under the caller's locks. ds__note_block expects the arena's lock, or a new block of the
-   calling thread. The driver is not called.
+   Locks: Callers may hold arena locks and the device lock. All notes take dev->history_lock.
+   ds__mem_note releases that lock and then invokes observers under ds__history_state.watch. So
+   user code may run under the caller's locks. ds__note_block expects the arena's lock, or a new
+   block of the calling thread. The driver is not called.
    Threads: any thread that works in the allocator. */
 #ifndef DS__ALLOC_HISTORY_RING_H
 #define DS__ALLOC_HISTORY_RING_H
@@ -34,17 +34,24 @@ static uint64_t ds__ticks_ns(uint64_t ticks) {
     return now - (uint64_t)((double)(now_ticks - ticks) * scale);
 }
 
-/* Enters an event in the ring. The ring's lock is held. */
-static inline void ds__ring_in(ds__mem_dev *dev, const ds__history_event *e) {
-    if (DS__UNLIKELY(!dev->history_room))
-        return;
-    dev->history[dev->history_at] = *e;
+/* Returns the next entry of the ring, which has room, and counts an event. The ring's lock is
+   held. */
+static inline ds__history_event *ds__ring_next(ds__mem_dev *dev) {
+    ds__history_event *e = &dev->history[dev->history_at];
     /* history_count % history_room, without a division */
     if (++dev->history_at == dev->history_room)
         dev->history_at = 0;
     atomic_store_explicit(&dev->history_count,
                           atomic_load_explicit(&dev->history_count, memory_order_relaxed) + 1,
                           memory_order_relaxed);
+    return e;
+}
+
+/* Returns whether the ring records all of these actions. The ring's lock is held: no event enters
+   the ring after ds_mem_history_stop has returned. */
+static inline int ds__ring_takes(const ds__mem_dev *dev, unsigned actions) {
+    unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
+    return (watch & actions) == actions && DS__LIKELY(dev->history_room != 0);
 }
 
 /* Records an event of the device in the ring and passes it to the observers. Sets the time of the
@@ -56,8 +63,8 @@ static void ds__mem_note(ds__mem_dev *dev, const ds__history_event *event) {
     ds__history_event e = *event;
     e.time_ns = ds__os_ticks();
     ds__spinlock_lock(&dev->history_lock);
-    if (atomic_load_explicit(&dev->watch, memory_order_relaxed) & 1u << e.action)
-        ds__ring_in(dev, &e);
+    if (ds__ring_takes(dev, 1u << e.action))
+        *ds__ring_next(dev) = e;
     ds__spinlock_unlock(&dev->history_lock);
     if (DS__LIKELY(!(watch & DS__WATCHED)))
         return;
@@ -98,23 +105,37 @@ __attribute__((cold, noinline)) static void ds__observe_block(const ds__arena *a
                                      .label = b->label });
 }
 
-/* Returns an event of a block, without a time. */
-static inline ds__history_event ds__block_event(const ds__arena *a, ds_mem_action action,
-                                                const ds__mem_block *b) {
-    return (ds__history_event){ .address = (uint64_t)(uintptr_t)b->ptr,
-                                .bytes = b->asked,
-                                .stream = ds__stream_of(a, b),
-                                .pool = a->pool->id,
-                                .file = b->file,
-                                .label = b->label,
-                                .line = b->line,
-                                .action = (uint32_t)action };
+/* Writes an event of a block. Each member is written on its own: a copy of a whole entry would load
+   more bytes at once than were stored just before, and wait for these stores. */
+static inline void ds__block_event_write(ds__history_event *e, const ds__arena *a,
+                                         ds_mem_action action, const ds__mem_block *b,
+                                         uint64_t time) {
+    e->address = (uint64_t)(uintptr_t)b->ptr;
+    e->bytes = b->asked;
+    e->stream = ds__stream_of(a, b);
+    e->time_ns = time;
+    e->pool = a->pool->id;
+    e->file = b->file;
+    e->label = b->label;
+    e->line = b->line;
+    e->action = (uint32_t)action;
 }
 
 /* Records an action on a block and passes it to all observers. */
 static void ds__note_block(ds__arena *a, ds_mem_action action, const ds__mem_block *b) {
-    ds__history_event e = ds__block_event(a, action, b);
-    ds__mem_note(a->dev, &e);
+    ds__mem_dev *dev = a->dev;
+    unsigned watch = atomic_load_explicit(&dev->watch, memory_order_relaxed);
+    if (DS__UNLIKELY(watch & DS__WATCHED)) {
+        ds__history_event e;
+        ds__block_event_write(&e, a, action, b, 0);
+        ds__mem_note(dev, &e);
+    } else if (watch & 1u << action) {
+        uint64_t time = ds__os_ticks();
+        ds__spinlock_lock(&dev->history_lock);
+        if (ds__ring_takes(dev, 1u << action))
+            ds__block_event_write(ds__ring_next(dev), a, action, b, time);
+        ds__spinlock_unlock(&dev->history_lock);
+    }
     if (ds__observer_is_set())
         ds__observe_block(a, action, b);
 }
@@ -139,16 +160,14 @@ static void ds__note_free(ds__arena *a, const ds__mem_block *b, unsigned watch) 
         ds__note_block(a, DS_ACTION_FREE_COMPLETED, b);
         return;
     }
-    ds__history_event e = ds__block_event(a, DS_ACTION_FREE_REQUESTED, b);
-    e.time_ns = ds__os_ticks();
-    ds__spinlock_lock(&a->dev->history_lock);
-    /* no event enters the ring after ds_mem_history_stop has returned */
-    if ((atomic_load_explicit(&a->dev->watch, memory_order_relaxed) & both) == both) {
-        ds__ring_in(a->dev, &e);
-        e.action = DS_ACTION_FREE_COMPLETED;
-        ds__ring_in(a->dev, &e);
+    ds__mem_dev *dev = a->dev;
+    uint64_t time = ds__os_ticks();
+    ds__spinlock_lock(&dev->history_lock);
+    if (ds__ring_takes(dev, both)) {
+        ds__block_event_write(ds__ring_next(dev), a, DS_ACTION_FREE_REQUESTED, b, time);
+        ds__block_event_write(ds__ring_next(dev), a, DS_ACTION_FREE_COMPLETED, b, time);
     }
-    ds__spinlock_unlock(&a->dev->history_lock);
+    ds__spinlock_unlock(&dev->history_lock);
 }
 
 #endif
