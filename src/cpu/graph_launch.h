@@ -269,15 +269,33 @@ static void ds__cpu_launch_offer(ds__cpu_stream *s, ds__cpu_launch *run, int off
     ds__spinlock_unlock(&ds__cpu.lock);
 }
 
-/* Returns a ready lane of a launch, or NULL. Looks at few streams, the latest first: the owner of
-   the stream takes the lanes in their order. The pool's lock is held. */
-static ds__cpu_stream *ds__cpu_launch_ready(const ds__cpu_launch *run) {
+/* Returns a lane of a launch in the lists of a group, or NULL. Looks at few streams, the latest
+   first: the owner of the stream takes the lanes in their order. The group's lock is held. */
+static ds__cpu_stream *ds__cpu_launch_find(const ds__cpu_group *g, const ds__cpu_launch *run) {
     int looks = 0;
     for (int level = 0; level < DS__CPU_LEVELS; level++)
-        for (ds__cpu_stream *s = ds__cpu.ready_tail[level]; s && looks < 64; s = s->prev, looks++)
+        for (ds__cpu_stream *s = g->tail[level]; s && looks < 64; s = s->prev, looks++)
             if (s->kind == DS__STREAM_LANE && s->launch == run)
                 return s;
     return NULL;
+}
+
+/* Takes a ready lane of a launch; the caller becomes its owner. NULL: none is ready. */
+static ds__cpu_stream *ds__cpu_launch_take(const ds__cpu_launch *run) {
+    ds__cpu_stream *lane = NULL;
+    for (int i = 0; i < ds__cpu.groups && !lane; i++) {
+        ds__cpu_group *g = &ds__cpu.ready[i];
+        if (!atomic_load_explicit(&g->mask, memory_order_relaxed))
+            continue;
+        ds__spinlock_lock(&g->lock);
+        lane = ds__cpu_launch_find(g, run);
+        if (lane) {
+            ds__cpu_unlink_ready(g, lane);
+            atomic_store_explicit(&lane->state, DS__CPU_RUNNING, memory_order_relaxed);
+        }
+        ds__spinlock_unlock(&g->lock);
+    }
+    return lane;
 }
 
 /* Runs a ready lane of the launch that the stream has started, on the caller's thread, which waits
@@ -285,17 +303,13 @@ static ds__cpu_stream *ds__cpu_launch_ready(const ds__cpu_launch *run) {
    lane is not done. Returns 0 if there is none. */
 static int ds__cpu_launch_help(ds__cpu_stream *s, uint64_t upto) {
     ds__cpu_stream *lane = NULL;
-    if (atomic_load_explicit(&ds__cpu.ready_mask, memory_order_relaxed) == 0)
+    if (ds__cpu_ready() == 0)
         return 0;
     ds__spinlock_lock(&ds__cpu.lock);
     const ds__cpu_launch *run = atomic_load_explicit(&s->started, memory_order_relaxed);
     /* otherwise the launch is that of a later operation */
     if (run && atomic_load_explicit(&s->done, memory_order_relaxed) < upto)
-        lane = ds__cpu_launch_ready(run);
-    if (lane) {
-        ds__cpu_unlink_ready(lane);
-        atomic_store_explicit(&lane->state, DS__CPU_RUNNING, memory_order_relaxed);
-    }
+        lane = ds__cpu_launch_take(run);
     ds__spinlock_unlock(&ds__cpu.lock);
     if (!lane)
         return 0;

@@ -12,7 +12,8 @@
 
    Invariants: a stream is in a list exactly if `queued` is set, and its state is then READY. `mask`
    has a bit for each level whose list is not empty. With a seed or a fabric there is one group.
-   Locks: the lock of a group guards its lists, and is a leaf.
+   Locks: the lock of a group guards its lists. A stream's put lock and the pool's lock may be held
+   before; no lock is taken under it.
    Threads: any. */
 #ifndef DS__CPU_READY_H
 #define DS__CPU_READY_H
