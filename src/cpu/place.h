@@ -33,19 +33,19 @@ static struct {
 
 /* Returns the node of a worker: that of its listed processor, or else in proportion. */
 static int ds__cpu_place_node(int worker, int workers, int nodes) {
-    int processors = 0;
+    int whole = 0;
     int before = 0;
     int node = 0;
     if (ds__cpu_bound.count) {
-        unsigned processor = ds__cpu_bound.processor[worker % ds__cpu_bound.count];
-        while (node < nodes - 1 && !ds__os_affinity_has(&ds__cpu_places.mask[node], processor))
+        unsigned listed = ds__cpu_bound.processor[worker % ds__cpu_bound.count];
+        while (node < nodes - 1 && !ds__os_affinity_has(&ds__cpu_places.mask[node], listed))
             node++;
         return node;
     }
     for (int i = 0; i < nodes; i++)
-        processors += ds__os_affinity_count(&ds__cpu_places.mask[i]);
+        whole += ds__os_affinity_count(&ds__cpu_places.mask[i]);
     /* the processor at the worker's share of all of them */
-    int at = (int)((int64_t)worker * processors / workers);
+    int at = (int)((int64_t)worker * whole / workers);
     while (node < nodes - 1) {
         before += ds__os_affinity_count(&ds__cpu_places.mask[node]);
         if (at < before)
