@@ -140,7 +140,8 @@ run-examples: $(RUNS) ## run the examples that check themselves on both drivers,
 quick: cmocka ## build without the optimiser and test the rooms that differ from the last commit; ROOM=alloc/arena: that one
 	+@MAKE='$(MAKE)' tests/quick.sh $(ROOM)
 
-nightly: ## the gate with all parts of the suites that commits take turns with; takes hours
+nightly: ## the speed beside the last tag's, then the gate with all parts of the suites that commits take turns with; takes hours
+	@tag=$$(git describe --tags --abbrev=0 2>/dev/null) || { echo "skip  compare: no tag to compare with"; exit 0; }; bench/compare.sh "$$tag" HEAD
 	@ALL=1 .ci/run
 
 build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA) $(RUNS)

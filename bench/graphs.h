@@ -8,15 +8,16 @@
     X(graph_chain, GRAPH, "chain of 1,000 kernels", "ns/node", MOST, 25, \
       "One-item kernels, each of which folds its number into one hash; a launch and a wait. " \
       "Enqueued: the same by ds_kernel_launch and a wait, in turn with the graph. PoCL: the same as " \
-      "native kernels on an in-order queue. Limit: a loop that calls the function through a " \
+      "native kernels on an in-order queue. oneTBB: two nodes that invoke each other by turns, built " \
+      "in advance. Limit: a loop that calls the function through a " \
       "pointer, with pointer and arguments read from memory.") \
     X(graph_half, GRAPH, "that, graph by enqueued", "ratio", MOST, 0.5, \
       "Median of the ratios of adjacent measurements, so other load of the machine has less " \
       "influence.") \
     X(graph_forkjoin, GRAPH, "100 fork-joins 1-7-1", "ns/fork", MOST, NAN, \
       "A graph of 900 nodes: kernel, seven kernels after it, kernel after all seven, and so " \
-      "on; time per fork-join. Enqueued: on eight streams by events. Limit: as for the chain, " \
-      "nine calls.") \
+      "on; time per fork-join. Enqueued: on eight streams by events. oneTBB: a graph that was built " \
+      "in advance and restarts itself. Limit: as for the chain, nine calls.") \
     X(graph_branches, GRAPH, "8 branches, speed-up", "times", SHARE, 0.9, \
       "Eight independent kernels of about 100 us: the time of a graph that chains them, " \
       "divided by the time of a graph that does not. The two graphs run in turn, so all " \
@@ -33,7 +34,7 @@
       "does the work of the next launch in advance.") \
     X(graph_set, GRAPH, "set one node of 1,000", "ns", MOST, NAN, "ds_graph_exec_set_node alone.") \
     X(graph_set_all, GRAPH, "that and upload", "ns", MOST, NAN, \
-      "Including the cost for the next launch, in which all nodes are written again.") \
+      "Including the cost for the next launch, in which the node is written.") \
     X(graph_while, GRAPH, "while, 100,000 iterations", "ns/run", MOST, NAN, \
       "A conditional node whose body is one kernel, which folds a number and counts the word " \
       "down: one launch and one wait. Enqueued: a host loop that launches the body as a graph, " \

@@ -1,7 +1,8 @@
-// peer_tbb.cpp - the peer oneTBB: a queue is a serial function node of a flow graph. The rows with
+// peer_tbb.cpp - the peer oneTBB; peer_tbb graphs: the rows about graphs. A queue is a serial function node of a flow graph. The rows with
 // events use graphs that are built beforehand, which is how a flow graph is meant to be used;
 // nothing is submitted per hop there.
 #include "bench.h"
+#include "graphs.h"
 #include <tbb/flow_graph.h>
 #include <tuple>
 #include <vector>
@@ -89,7 +90,7 @@ static double q_forkjoin(uint64_t n) {
     return *Q_H(0) == q_forkjoin_want(n) ? t / static_cast<double>(n) : NAN;
 }
 
-int main() {
+int main(int argc, char **argv) {
     alignas(64) static uint64_t hashes[64];
     q_hash = hashes;
     for (int i = 0; i < 8; i++)
@@ -97,6 +98,12 @@ int main() {
             bench_fold(w.h, w.n);
             return flow::continue_msg();
         }));
-    q_run("tbb");
+    if (argc > 1 && !strcmp(argv[1], "graphs")) {
+        BENCH_REPEAT("graph_chain", "tbb", 21, q_hop(GRAPH_CHAIN));
+        BENCH_REPEAT("graph_forkjoin", "tbb", 21, q_forkjoin(GRAPH_FORKS));
+        BENCH_REPEAT("graph_wait", "tbb", 5, q_wait_hot(Q_HOT));
+    } else {
+        q_run("tbb");
+    }
     return bench_failed;
 }

@@ -264,16 +264,17 @@ static void main_table(FILE *f) {
 
 static void graphs_table(FILE *f) {
     static char t[GRAPH_ROWS + 1][12][TEXT];
-    static const char *const heads[] = { "row",   "goal",       "graph",  "enqueued", "PoCL",
-                                         "limit", "/ enqueued", "/ PoCL", "/ limit",  "goal met" };
+    static const char *const heads[12] = { "row",    "goal",     "graph",   "enqueued",
+                                           "PoCL",   "oneTBB",   "limit",   "/ enqueued",
+                                           "/ PoCL", "/ oneTBB", "/ limit", "goal met" };
 
-    enum { POCL = FIRST_PEER + 1 };
+    enum { POCL = FIRST_PEER + 1, TBB, COLUMNS = 5 };
 
-    for (int c = 0; c < 10; c++)
+    for (int c = 0; c < 12; c++)
         snprintf(t[0][c], TEXT, "%s", heads[c]);
     for (int r = FIRST_GRAPH_ROW; r < FIRST_ALLOC_ROW; r++) {
         char(*line)[TEXT] = t[r - FIRST_GRAPH_ROW + 1];
-        static const int columns[] = { DEVSTREAM, PLAIN, POCL, LIMIT };
+        static const int columns[COLUMNS] = { DEVSTREAM, PLAIN, POCL, TBB, LIMIT };
         const cell *c = &cells[r][DEVSTREAM];
         double mine = c->n && !c->wrong ? c->median : NAN;
         snprintf(line[0], TEXT, "%.44s, %.8s", rows[r].title, rows[r].unit);
@@ -281,13 +282,13 @@ static void graphs_table(FILE *f) {
             number(line[1], rows[r].goal);
         else
             snprintf(line[1], TEXT, "%.0f %% of limit", rows[r].goal * 100);
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < COLUMNS; i++)
             value(line[2 + i], r, columns[i]);
-        for (int i = 1; i < 4; i++)
-            number(line[5 + i], cells[r][columns[i]].n ? mine / cells[r][columns[i]].median : NAN);
-        verdict(line[9], r);
+        for (int i = 1; i < COLUMNS; i++)
+            number(line[6 + i], cells[r][columns[i]].n ? mine / cells[r][columns[i]].median : NAN);
+        verdict(line[11], r);
     }
-    table(f, GRAPH_ROWS + 1, 10, t);
+    table(f, GRAPH_ROWS + 1, 12, t);
 }
 
 /* PyTorch's or libtorch's figure of a row, which is given and not measured. */

@@ -6,6 +6,7 @@
 # run.sh comm - only the rows about collectives, into docs/bench.md; two minutes. comm --quick: one short pass, only printed.
 # run.sh once - only the rows about kernels that are written once, into docs/bench.md; two minutes. once --quick: one short pass, only printed.
 # run.sh layers - only the cost of the layers check and trace, into docs/bench.md; three minutes.
+# run.sh contention - only locked instructions and moved cache lines with many workers, into docs/bench.md; a minute.
 # run.sh ranks - only process groups beside raw MPI (MPICH from PyPI), into docs/bench.md; a minute.
 # run.sh quick - one short pass without the largest copies and the compile times, under 30 seconds, only printed. Set CC, CXX, CFLAGS as you like.
 # Exit 1 when a result was wrong or a program failed; a missed goal is not a failure, and an absent peer is printed.
@@ -18,8 +19,8 @@ warn="-Wall -Wextra -Wpedantic -Wshadow"
 warn_c="$warn -Wconversion -Wsign-conversion -Werror"
 case $only in
     quick) export BENCH_QUICK=1 passes=1 ;;
-    cuda | graphs | alloc | comm | once | layers | ranks | '') ;;
-    *) echo "usage: $0 [quick | cuda | graphs | layers | ranks | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
+    cuda | graphs | alloc | comm | once | layers | contention | ranks | '') ;;
+    *) echo "usage: $0 [quick | cuda | graphs | layers | contention | ranks | alloc [--quick] | comm [--quick] | once [--quick]]" >&2; exit 2 ;;
 esac
 case $only$short in
     "$only") ;;
@@ -115,11 +116,6 @@ alloc_programs() {
 main_programs() {
     build devstream streams $cc -std=gnu11 $flags $warn_c bench/streams.c $out/devstream.o -pthread
     build thread peer_thread $cc -std=gnu11 $flags $warn_c bench/peer_thread.c -pthread
-    if usable tbb/flow_graph.h "$cxx -std=c++17 -xc++" -ltbb; then
-        build tbb peer_tbb $cxx -std=c++17 $flags $warn -Werror bench/peer_tbb.cpp -ltbb
-    else
-        remark tbb "not installed: package libtbb-dev"
-    fi
     if usable omp.h "$cc -fopenmp -xc"; then
         build gomp peer_gomp $cc -std=gnu11 $flags $warn_c -fopenmp bench/peer_gomp.c
     else
@@ -130,6 +126,11 @@ main_programs() {
     if python3 -c 'import numpy' 2>/dev/null; then programs+=("numpy peer_numpy"); else remark numpy "not installed: python3 -m pip install numpy"; fi
 }
 graph_programs() {
+    if usable tbb/flow_graph.h "$cxx -std=c++17 -xc++" -ltbb; then
+        build tbb peer_tbb $cxx -std=c++17 $flags $warn -Werror bench/peer_tbb.cpp -ltbb && programs+=("tbb peer_tbb graphs")
+    else
+        remark tbb "not installed: package libtbb-dev"
+    fi
     if usable CL/cl.h "$cc -xc" -lOpenCL; then
         build pocl peer_pocl $cc -std=gnu11 $flags $warn_c bench/peer_pocl.c -lOpenCL && programs+=("pocl peer_pocl graphs")
     else
@@ -169,6 +170,15 @@ layers() {
     [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/layers.md; } | part layers
 }
 if [ "$only" = layers ]; then layers; exit; fi
+# Locked instructions and moved cache lines with more workers than processors; gcc only (bench/counted.h).
+contention() {
+    if $cc --version | grep -q clang; then echo "contention: not counted, it needs gcc"; return; fi
+    $cc -std=gnu11 $flags -Wall -Wextra -Werror bench/contention.c -o $out/contention -pthread -ldl -lm &&
+        timeout 120 $out/contention >$out/contention.md || { remark devstream "failed: bench/contention.c"; return 1; }
+    cat $out/contention.md
+    [ -n "${BENCH_QUICK:-}" ] || { echo "Machine: $BENCH_MACHINE."; echo; cat $out/contention.md; } | part contention
+}
+if [ "$only" = contention ]; then contention; exit; fi
 # Process groups and raw MPI in the same two processes.
 ranks() {
     local mpich
@@ -205,7 +215,7 @@ for ((pass = 1; pass <= passes; pass++)); do
         read -r source program <<<"$entry"
         if [ "$program" = streams ]; then
             for what in queues calls copies pending streams; do run "$source" streams $what; done
-        elif [ "$only" != graphs ] || [ "$program" != peer_pocl ]; then
+        elif [ "$only" != graphs ] || { [ "$program" != peer_pocl ] && [ "$program" != peer_tbb ]; }; then
             run "$source" $program
         fi
     done
@@ -231,6 +241,7 @@ echo && comm || status=1
 echo && once || status=1
 cuda || status=1
 echo && layers || status=1
+echo && contention || status=1
 echo && ranks || status=1
 if command -v gnuplot >/dev/null; then
     gnuplot -e "folder='$out'; out='docs/bench.svg'" bench/plot.gp || status=1

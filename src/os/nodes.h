@@ -36,7 +36,8 @@ static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
 /* Writes the processors of each node that the mask allows, at most DS__OS_NODES nodes in the order
    of their numbers, and returns the number of nodes. root: "" for the machine; tests pass the root
    of a tree of files. */
-static int ds__os_nodes(const char *root, const ds__os_affinity *allowed, ds__os_affinity *out) {
+DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowed,
+                                 ds__os_affinity *out) {
     int count = 0;
     for (int node = 0, missing = 0; count < DS__OS_NODES && missing < 64; node++) {
         char path[256];
