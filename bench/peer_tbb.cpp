@@ -1,6 +1,6 @@
-// peer_tbb.cpp - the peer oneTBB; peer_tbb graphs: the rows about graphs. A queue is a serial function node of a flow graph. The rows with
-// events use graphs that are built beforehand, which is how a flow graph is meant to be used;
-// nothing is submitted per hop there.
+// peer_tbb.cpp - the peer oneTBB; peer_tbb graphs: the rows about graphs. A queue is a serial
+// function node of a flow graph. The rows with events use graphs that are built beforehand, which
+// is how a flow graph is meant to be used; nothing is submitted per hop there.
 #include "bench.h"
 #include "graphs.h"
 #include <tbb/flow_graph.h>
