@@ -157,6 +157,23 @@ else
     echo 'skip  tools: the comparison of flight recorders is not tested, since there is no python3'
 fi
 
+# The comparison of two commits.
+printf 'queue1\tns/op\tone queue\ncopy_1m\tGB/s\tcopy of 1 MiB\nhop\tns/hop\thop\nnew_row\tns\tnew\n' >"$work/rows"
+for turn in 1 2 3 4; do
+    printf 'old\t%d\tqueue1\t10\nnew\t%d\tqueue1\t12\nold\t%d\tcopy_1m\t10\nnew\t%d\tcopy_1m\t20\n' $turn $turn $turn $turn
+    printf 'old\t%d\thop\t100\nnew\t%d\thop\t%d\nnew\t%d\tnew_row\t7\n' $turn $turn $((turn % 2 ? 80 : 130)) $turn
+done >"$work/turns"
+awk -f bench/compare.awk "$work/rows" "$work/turns" >"$work/said"
+grep -q '^| one queue, ns/op | 10.0 | 12.0 | 1.20 | 1.20 to 1.20 | \*\*slower\*\* |$' "$work/said" && grep -q '^| copy of 1 MiB, GB/s | 10.0 | 20.0 | 0.50 | 0.50 to 0.50 | faster |$' "$work/said"
+verdict 'comparison: a ratio above 1 is slower, for times and bandwidths' $?
+grep -q '^| hop, ns/hop | 100 | .* | 0.80 to 1.30 |  |$' "$work/said" && grep -q '^| new, ns | - | 7.00 | - | - | only one commit has a figure |$' "$work/said"
+verdict 'comparison: wide spreads and new rows have no verdict' $?
+for words in '' 'HEAD' 'HEAD . nothing' 'no-such-commit .'; do
+    bench/compare.sh $words >"$work/said" 2>&1
+    [ $? -eq 2 ] && [ -s "$work/said" ]
+    verdict "comparison: \"$words\" is refused with a sentence" $?
+done
+
 # Templates.
 template() { printf '%s\n' "$@" | put comm/t.tmpl; awk -f tools/expand.awk path="$work/src/comm/t.tmpl" >"$work/said" 2>&1; }
 template '//! for W N in 16 a, 32 b' 'int x$(N)[$(W)];' '//! for K in $(N) c' 'f$(K)_$(W)' '//! end' '//! end' >/dev/null
