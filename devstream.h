@@ -2345,7 +2345,9 @@ typedef struct ds_cpu_desc {
         of the driver, among them those for host functions, may use each processor of the list.
         Without a number of workers, there is one per processor of the list, at least 2. A processor
         may be named twice. Only processors of the affinity mask of the calling thread are allowed.
-        "": not bound; NULL: by the environment; copied by ds_init [DEVSTREAM_CPU_AFFINITY] */
+        "": not bound; NULL: by the environment, or else, on a machine with several nodes of memory
+        (NUMA), each worker may use the processors of its node; copied by ds_init
+        [DEVSTREAM_CPU_AFFINITY] */
     const char *affinity;
     uint64_t reserved[7]; /**< 0 */
 } ds_cpu_desc;
@@ -13456,6 +13458,7 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
 static struct {
     ds__os_affinity mask[DS__OS_NODES];
     _Atomic uint32_t streams[DS__OS_NODES]; /* that were placed on each */
+    int binds;                              /* workers are bound to their node */
 } ds__cpu_places;
 
 /* Returns the node of a worker: that of its listed processor, or else in proportion. */
@@ -13507,11 +13510,12 @@ static int ds__cpu_place_nodes(int workers, int *node_of, int *count) {
 }
 
 /* Divides the workers into groups. */
-static void ds__cpu_place_workers(int workers) {
+static void ds__cpu_place_workers(const ds_cpu_desc *desc, int workers) {
     int node_of[DS__CPU_MAX_WORKERS];
     int count[DS__OS_NODES];
     int placed[DS__OS_NODES] = { 0 };
     ds__cpu.groups = ds__cpu.nodes = ds__cpu.node_groups = 1;
+    ds__cpu_places.binds = 0;
     if (ds__cpu_modes(DS__CPU_ORDERED))
         return;
     int nodes = ds__cpu_place_nodes(workers, node_of, count);
@@ -13521,6 +13525,7 @@ static void ds__cpu_place_workers(int workers) {
         int most = wanted > count[n] ? count[n] : wanted;
         groups = most < groups ? most : groups;
     }
+    ds__cpu_places.binds = nodes > 1 && !desc->affinity; /* "": not bound */
     ds__cpu.nodes = nodes;
     ds__cpu.node_groups = groups;
     ds__cpu.groups = nodes * groups;
@@ -13545,7 +13550,7 @@ static int ds__cpu_place_stream(int device) {
 static void ds__cpu_place_bind(const ds__cpu_worker *w) {
     if (ds__cpu_bound.count)
         ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
-    else if (ds__cpu.nodes > 1)
+    else if (ds__cpu_places.binds)
         (void)ds__os_affinity_set(&ds__cpu_places.mask[w->group / ds__cpu.node_groups]);
 }
 
@@ -19490,7 +19495,7 @@ static ds_result ds__cpu_init(void) {
         return r;
     }
     ds__cpu_limits_set(desc);
-    ds__cpu_place_workers(workers);
+    ds__cpu_place_workers(desc, workers);
     int error = ds__cpu_threads_start(workers);
     if (error) {
         ds__cpu_deinit();

@@ -136,7 +136,9 @@ typedef struct ds_cpu_desc {
         of the driver, among them those for host functions, may use each processor of the list.
         Without a number of workers, there is one per processor of the list, at least 2. A processor
         may be named twice. Only processors of the affinity mask of the calling thread are allowed.
-        "": not bound; NULL: by the environment; copied by ds_init [DEVSTREAM_CPU_AFFINITY] */
+        "": not bound; NULL: by the environment, or else, on a machine with several nodes of memory
+        (NUMA), each worker may use the processors of its node; copied by ds_init
+        [DEVSTREAM_CPU_AFFINITY] */
     const char *affinity;
     uint64_t reserved[7]; /**< 0 */
 } ds_cpu_desc;

@@ -197,7 +197,7 @@ static ds_result ds__cpu_init(void) {
         return r;
     }
     ds__cpu_limits_set(desc);
-    ds__cpu_place_workers(workers);
+    ds__cpu_place_workers(desc, workers);
     int error = ds__cpu_threads_start(workers);
     if (error) {
         ds__cpu_deinit();

@@ -29,6 +29,7 @@
 static struct {
     ds__os_affinity mask[DS__OS_NODES];
     _Atomic uint32_t streams[DS__OS_NODES]; /* that were placed on each */
+    int binds;                              /* workers are bound to their node */
 } ds__cpu_places;
 
 /* Returns the node of a worker: that of its listed processor, or else in proportion. */
@@ -80,11 +81,12 @@ static int ds__cpu_place_nodes(int workers, int *node_of, int *count) {
 }
 
 /* Divides the workers into groups. */
-static void ds__cpu_place_workers(int workers) {
+static void ds__cpu_place_workers(const ds_cpu_desc *desc, int workers) {
     int node_of[DS__CPU_MAX_WORKERS];
     int count[DS__OS_NODES];
     int placed[DS__OS_NODES] = { 0 };
     ds__cpu.groups = ds__cpu.nodes = ds__cpu.node_groups = 1;
+    ds__cpu_places.binds = 0;
     if (ds__cpu_modes(DS__CPU_ORDERED))
         return;
     int nodes = ds__cpu_place_nodes(workers, node_of, count);
@@ -94,6 +96,7 @@ static void ds__cpu_place_workers(int workers) {
         int most = wanted > count[n] ? count[n] : wanted;
         groups = most < groups ? most : groups;
     }
+    ds__cpu_places.binds = nodes > 1 && !desc->affinity; /* "": not bound */
     ds__cpu.nodes = nodes;
     ds__cpu.node_groups = groups;
     ds__cpu.groups = nodes * groups;
@@ -118,7 +121,7 @@ static int ds__cpu_place_stream(int device) {
 static void ds__cpu_place_bind(const ds__cpu_worker *w) {
     if (ds__cpu_bound.count)
         ds__cpu_affinity_bind_worker((size_t)(w - ds__cpu.worker));
-    else if (ds__cpu.nodes > 1)
+    else if (ds__cpu_places.binds)
         (void)ds__os_affinity_set(&ds__cpu_places.mask[w->group / ds__cpu.node_groups]);
 }
 

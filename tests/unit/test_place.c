@@ -219,26 +219,47 @@ static void test_streams_of_a_device_are_on_its_node(void **state) {
         assert_true(used[g] > 0);
 }
 
-static void test_workers_are_bound_to_their_node(void **state) {
+/* Runs a kernel on a machine that seems to have two nodes with one processor, and writes the mask of
+   its worker to `seen`. Returns the processor. */
+static unsigned look_on_two_nodes(const char *affinity) {
     ds__os_affinity allowed;
     ds_stream stream;
-    (void)state;
     ds__os_affinity_get(&allowed);
     unsigned other = 1;
     while (other < DS__OS_PROCESSORS && !ds__os_affinity_has(&allowed, other))
         other++;
     fake_count = 2;
     fake_size = 1;
-    fake_node[0] = fake_node[1] = other; /* the only one that certainly is there */
-    start(2, 1);
+    fake_node[0] = fake_node[1] = other;
+    runs = 0;
+    ok(ds_init(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .workers = 2, .affinity = affinity } }));
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "work", .cpu_fn = work, .args_size = sizeof(int) }, &kernel));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &stream));
 
     launch(stream, LOOK);
     while (!runs)
         sched_yield();
+    return other;
+}
+
+static void test_workers_are_bound_to_their_node(void **state) {
+    (void)state;
+
+    unsigned processor = look_on_two_nodes(NULL);
 
     assert_int_equal(ds__os_affinity_count(&seen), 1);
-    assert_true(ds__os_affinity_has(&seen, other));
+    assert_true(ds__os_affinity_has(&seen, processor));
+}
+
+static void test_an_empty_list_binds_no_worker(void **state) {
+    ds__os_affinity allowed;
+    (void)state;
+    ds__os_affinity_get(&allowed);
+
+    look_on_two_nodes("");
+
+    assert_memory_equal(&seen, &allowed, sizeof seen);
 }
 
 /* ---- ready streams ---- */
@@ -326,6 +347,7 @@ int main(void) {
         TEST(test_a_seed_makes_one_group),
         TEST(test_streams_of_a_device_are_on_its_node),
         TEST(test_workers_are_bound_to_their_node),
+        TEST(test_an_empty_list_binds_no_worker),
         TEST(test_another_group_takes_the_work_of_a_busy_one),
         TEST(test_priority_counts_more_than_the_group),
         TEST(test_streams_of_all_groups_run),
