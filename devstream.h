@@ -4594,7 +4594,7 @@ static inline void ds__spinlock_unlock(ds__spinlock *lock) {
    Locks: none.
    Threads: any; the function keeps no state. */
 
-enum { DS__OS_NODES = 16 }; /* the most nodes that are told apart */
+enum { DS__OS_NODES = 16 }; /* the most nodes that are told apart; the last one has the rest */
 
 /* Reads a list of processors such as "0-3,8", as far as it is one. */
 static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
@@ -4617,7 +4617,8 @@ static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
 DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowed,
                                  ds__os_affinity *out) {
     int count = 0;
-    for (int node = 0, missing = 0; count < DS__OS_NODES && missing < 64; node++) {
+    for (int node = 0, missing = 0; missing < 64; node++) {
+        ds__os_affinity here;
         char path[256];
         char text[4096] = "";
         snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
@@ -4627,10 +4628,15 @@ DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowe
             *text = 0;
         if (f)
             fclose(f);
-        ds__os_cpulist_read(text, &out[count]);
+        ds__os_cpulist_read(text, &here);
         for (size_t i = 0; i < sizeof allowed->word / sizeof allowed->word[0]; i++)
-            out[count].word[i] &= allowed->word[i];
-        count += ds__os_affinity_count(&out[count]) > 0;
+            here.word[i] &= allowed->word[i];
+        if (ds__os_affinity_count(&here) == 0)
+            continue;
+        if (count < DS__OS_NODES)
+            memset(&out[count++], 0, sizeof *out);
+        for (size_t i = 0; i < sizeof here.word / sizeof here.word[0]; i++)
+            out[count - 1].word[i] |= here.word[i];
     }
     if (count == 0)
         out[count++] = *allowed;
@@ -10283,7 +10289,8 @@ enum {
     DS__CPU_GROUPS = 16,       /* the most groups of workers */
     DS__CPU_GROUP_WORKERS = 8, /* the most workers of a group, unless there are too many */
     DS__CPU_ROAM = 64,         /* of so many looks, a worker begins one with another group */
-    DS__CPU_CLOSURES = 64,     /* of so many closures in a row, one is timed */
+    DS__CPU_NOTICE = 16,   /* operations after which a worker notices urgent streams of others */
+    DS__CPU_CLOSURES = 64, /* of so many closures in a row, one is timed */
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
     /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
@@ -10441,7 +10448,7 @@ struct ds__cpu_stream {
     /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
     int share; /* threads that may run one of its operations at once; 0: all. As for `level` */
-    int group; /* its workers take the stream first (cpu/ready.h) */
+    _Atomic int group; /* its workers take the stream first (cpu/ready.h) */
     char pad3[64 - 56];
 
     ds__spinlock wait_lock;
@@ -10451,7 +10458,8 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    int queued; /* 1: in its group's list of ready streams of `queued_level` */
+    /* 0, or the group + 1 in whose list of `queued_level` the stream is; under the group's lock */
+    _Atomic int queued;
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* ranges that failed before resets, the latest first */
     ds__cpu_past first_past;
@@ -10545,13 +10553,16 @@ typedef struct ds__cpu_group {
     ds__cpu_stream *tail[DS__CPU_LEVELS];
     char pad0[64];
     _Atomic uint32_t mask; /* bit: a level with ready streams; lowest bit most urgent */
+    _Atomic int lookers;   /* workers that will look at ready streams within microseconds */
     char pad1[64];
 } ds__cpu_group;
 
 typedef struct ds__cpu_worker {
     ds__os_thread thread;
     int group;
+    int roams;      /* 1: the next look begins with another group, because a stream gave way */
     uint32_t looks; /* for a ready stream */
+    uint32_t turns; /* looks that began with another group */
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -10604,8 +10615,6 @@ static struct {
     uint64_t random; /* with a seed; under the lock of the only group */
     char pad0[64];
     _Atomic int job_count;
-    /* workers that will look at the ready streams within microseconds */
-    _Atomic int lookers;
     _Atomic int parked; /* workers asleep */
     _Atomic int spinners;
     _Atomic uint32_t wake_word; /* workers sleep on it */
@@ -11119,7 +11128,7 @@ static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
 }
 
 static void ds__cpu_heap_add(ds__cpu_stream *s) {
-    s->queued = 1;
+    atomic_store_explicit(&s->queued, 1, memory_order_relaxed);
     s->prev = s->next = NULL;
     ds__cpu.ready[0].head[0] = ds__cpu_heap_join(ds__cpu.ready[0].head[0], s);
     atomic_store(&ds__cpu.ready[0].mask, 1);
@@ -11146,7 +11155,7 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
         rest = ds__cpu_heap_join(rest, pairs);
         pairs = next;
     }
-    first->queued = 0;
+    atomic_store_explicit(&first->queued, 0, memory_order_relaxed);
     ds__cpu.ready[0].head[0] = rest;
     if (!rest)
         atomic_store(&ds__cpu.ready[0].mask, 0);
@@ -11161,15 +11170,25 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
    Policy: the workers are divided into groups, and each group has lists of its own, one for each
    priority, behind a lock of its own. A stream belongs to one group, so launches on all streams
    share no lock. A worker takes a stream of its own group, unless another group has a more urgent
-   one, or its own has none. Each DS__CPU_ROAM-th time it begins with another group, so that a group
-   whose workers are all in long operations does not starve. With one group, streams of a priority
-   run in the order in which they became ready. cpu/place.h makes the groups.
+   one, or its own has none. It begins with another group after a stream has given way, and each
+   DS__CPU_ROAM-th time, so that a group whose workers are all in long operations does not starve.
+   A stream gives way to the ready streams of all groups after a batch, to more urgent ones of other
+   groups after DS__CPU_NOTICE operations. With one group, streams of a priority run in the order in
+   which they became ready. cpu/place.h makes the groups.
 
-   Invariants: a stream is in a list exactly if `queued` is set, and its state is then READY. `mask`
+   Invariants: a stream is in the list of group `queued` - 1, and its state is then READY. `mask`
    has a bit for each level whose list is not empty. With a seed or a fabric there is one group.
    Locks: the lock of a group guards its lists. A stream's put lock and the pool's lock may be held
    before; no lock is taken under it.
    Threads: any. */
+
+/* Returns 1 if a worker of any group will look at ready streams within microseconds. */
+static int ds__cpu_has_lookers(void) {
+    int lookers = 0;
+    for (int g = 0; g < ds__cpu.groups; g++)
+        lookers += atomic_load(&ds__cpu.ready[g].lookers);
+    return lookers > 0;
+}
 
 /* Returns the levels that have ready streams in any group; the lowest bit is the most urgent. */
 static inline uint32_t ds__cpu_ready(void) {
@@ -11181,7 +11200,8 @@ static inline uint32_t ds__cpu_ready(void) {
 
 /* Returns the levels that have ready streams in the stream's group. */
 static inline uint32_t ds__cpu_ready_beside(const ds__cpu_stream *s) {
-    return atomic_load_explicit(&ds__cpu.ready[s->group].mask, memory_order_relaxed);
+    int group = atomic_load_explicit(&s->group, memory_order_relaxed);
+    return atomic_load_explicit(&ds__cpu.ready[group].mask, memory_order_relaxed);
 }
 
 /* Appends the stream, whose state is READY, to the list of its level. The group's lock is held. */
@@ -11191,7 +11211,7 @@ static void ds__cpu_link_ready(ds__cpu_group *g, ds__cpu_stream *s) {
         return;
     }
     int level = atomic_load_explicit(&s->level, memory_order_relaxed);
-    s->queued = 1;
+    atomic_store_explicit(&s->queued, (int)(g - ds__cpu.ready) + 1, memory_order_relaxed);
     s->queued_level = level;
     s->next = NULL;
     s->prev = g->tail[level];
@@ -11208,7 +11228,7 @@ static void ds__cpu_link_ready(ds__cpu_group *g, ds__cpu_stream *s) {
 static void ds__cpu_unlink_ready(ds__cpu_group *g, ds__cpu_stream *s) {
     /* not `level`: a lane may be listed at the level of the launch before */
     int level = s->queued_level;
-    s->queued = 0;
+    atomic_store_explicit(&s->queued, 0, memory_order_relaxed);
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -11222,22 +11242,24 @@ static void ds__cpu_unlink_ready(ds__cpu_group *g, ds__cpu_stream *s) {
                      atomic_load_explicit(&g->mask, memory_order_relaxed) & ~(1u << level));
 }
 
-/* Lists the stream, whose state the caller has set to READY. */
-static void ds__cpu_ready_add(ds__cpu_stream *s) {
-    ds__cpu_group *g = &ds__cpu.ready[s->group];
+/* Lists the stream, whose state the caller has set to READY. Returns its group. */
+static ds__cpu_group *ds__cpu_ready_add(ds__cpu_stream *s) {
+    ds__cpu_group *g = &ds__cpu.ready[atomic_load_explicit(&s->group, memory_order_relaxed)];
     ds__spinlock_lock(&g->lock);
     ds__cpu_link_ready(g, s);
     ds__spinlock_unlock(&g->lock);
+    return g;
 }
 
-/* Makes all streams of the list ready, and returns their number. Those of a group become ready at
-   once, so that the most urgent one is taken first. */
+/* Makes all streams of the list ready. Those of a group become ready at once, so that the most
+   urgent one is taken first. Returns the number of streams whose group has no worker that will
+   look. */
 static int ds__cpu_ready_add_woken(ds__cpu_waiter *woken) {
     int count = 0;
     ds__cpu_group *locked = NULL;
-    for (; woken; count++) {
+    while (woken) {
         ds__cpu_stream *s = woken->parked;
-        ds__cpu_group *g = &ds__cpu.ready[s->group];
+        ds__cpu_group *g = &ds__cpu.ready[atomic_load_explicit(&s->group, memory_order_relaxed)];
         woken = woken->next; /* before the stream is ready: the waiter is part of it */
         if (g != locked && locked)
             ds__spinlock_unlock(&locked->lock);
@@ -11246,6 +11268,7 @@ static int ds__cpu_ready_add_woken(ds__cpu_waiter *woken) {
         locked = g;
         atomic_store(&s->state, DS__CPU_READY);
         ds__cpu_link_ready(g, s);
+        count += atomic_load(&g->lookers) == 0;
     }
     if (locked)
         ds__spinlock_unlock(&locked->lock);
@@ -11305,9 +11328,12 @@ static ds__cpu_stream *ds__cpu_pop_ready(int home) {
 
 /* Takes this stream, if it is ready; the caller becomes its owner. Returns 0 if it is not ready. */
 static int ds__cpu_take_ready(ds__cpu_stream *s) {
-    ds__cpu_group *g = &ds__cpu.ready[s->group];
+    int group = atomic_load_explicit(&s->group, memory_order_relaxed);
+    ds__cpu_group *g = &ds__cpu.ready[group];
     ds__spinlock_lock(&g->lock);
-    int mine = s->queued && atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
+    /* not in another group's list: the object may be another stream by now */
+    int mine = atomic_load_explicit(&s->queued, memory_order_relaxed) == group + 1 &&
+               atomic_load_explicit(&s->state, memory_order_relaxed) == DS__CPU_READY;
     if (mine) {
         ds__cpu_unlink_ready(g, s);
         atomic_store_explicit(&s->state, DS__CPU_RUNNING, memory_order_relaxed);
@@ -11326,8 +11352,8 @@ static int ds__cpu_take_ready(ds__cpu_stream *s) {
    a value that the other side stores first:
    1. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
       reverse.
-   2. ready/asleep: ds__cpu_push_ready sets a bit of ds__cpu_group.mask, then loads `lookers`;
-      ds__cpu_sleep does the reverse.
+   2. ready/asleep: ds__cpu_push_ready sets a bit in the mask of a group, then loads the group's
+      `lookers`; ds__cpu_sleep does the reverse.
    3. publish/idle and destroy/idle: a stream becomes idle only under its put lock. A thread that
       enqueues, or destroys the stream, holds that lock. It either comes first, and the owner sees
       `submitted` or `closing`, or it finds the state IDLE. So a submission needs no barrier but
@@ -11353,15 +11379,15 @@ static void ds__cpu_wake_monitor(void) {
         ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
-/* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
-   look at the ready streams. */
+/* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one of
+   the stream's group is about to look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__cpu_ready_add(s);
+    const ds__cpu_group *g = ds__cpu_ready_add(s);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
     }
-    if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
+    if (atomic_load(&g->lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
 
@@ -11379,10 +11405,10 @@ static inline int ds__cpu_has_work(ds__cpu_stream *s) {
            atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
-/* Makes a stream idle that the caller owns and has emptied. The put lock is held. Returns 0 if an
-   operation has come meanwhile, or if the stream was destroyed; the caller still owns the stream
-   then. *out_block: the block of an empty stream, for the pool, so that ten thousand idle streams
-   take little memory. The memory of a lane belongs to a plan. */
+/* Makes a stream idle that the caller owns and has emptied. The put lock is held. Returns 1, or 2
+   for a lane, or 0 if an operation has come meanwhile or the stream was destroyed; the caller still
+   owns the stream then. *out_block: the block of an empty stream, for the pool, so that ten
+   thousand idle streams take little memory. The memory of a lane belongs to a plan. */
 static inline int ds__cpu_disown(ds__cpu_stream *s, ds__cpu_block **out_block) {
     *out_block = NULL;
     if (ds__cpu_has_work(s))
@@ -11393,8 +11419,9 @@ static inline int ds__cpu_disown(ds__cpu_stream *s, ds__cpu_block **out_block) {
     }
     if (DS__UNLIKELY(atomic_load_explicit(&s->closing, memory_order_relaxed)))
         return 0;
+    int is_lane = s->kind == DS__STREAM_LANE; /* before another thread can recycle the object */
     atomic_store(&s->state, DS__CPU_IDLE);
-    return 1;
+    return is_lane ? 2 : 1;
 }
 
 /* Makes a lane ready, if a launch has given it operations before it became idle: launches do not
@@ -11413,7 +11440,7 @@ static inline void ds__cpu_disown_end(ds__cpu_stream *s, int disowned, ds__cpu_b
         ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
     }
     if (DS__LIKELY(disowned)) {
-        if (s->kind == DS__STREAM_LANE)
+        if (disowned == 2)
             ds__cpu_lane_look(s);
     } else if (ds__cpu_has_work(s)) {
         atomic_store(&s->state, DS__CPU_READY);
@@ -11427,7 +11454,16 @@ static inline void ds__cpu_disown_end(ds__cpu_stream *s, int disowned, ds__cpu_b
    operation has come meanwhile. A destroyed stream is recycled. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     ds__cpu_block *block;
-    ds__spinlock_lock(&s->put_lock);
+    /* a thread that runs work while it holds the lock may hold it for long; a worker looks at the
+       stream again later */
+    for (int spins = 0; !ds__spinlock_try(&s->put_lock); spins++) {
+        if (spins == 64) {
+            atomic_store(&s->state, DS__CPU_READY);
+            ds__cpu_push_ready(s);
+            return;
+        }
+        ds__processor_pause();
+    }
     int disowned = ds__cpu_disown(s, &block);
     ds__spinlock_unlock(&s->put_lock);
     ds__cpu_disown_end(s, disowned, block);
@@ -11450,7 +11486,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         ds__tls.awaited = NULL;
         return;
     }
-    int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;
+    int parked = count > 0 ? atomic_load(&ds__cpu.parked) : 0;
     if (parked == 0)
         return;
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -11540,13 +11576,13 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
 }
 
 /* Sleeps until there may be work. The worker does not count as a looker while it sleeps. */
-static void ds__cpu_sleep(void) {
+static void ds__cpu_sleep(const ds__cpu_worker *w) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
-    atomic_fetch_sub(&ds__cpu.lookers, 1);
+    atomic_fetch_sub(&ds__cpu.ready[w->group].lookers, 1);
     if (ds__cpu_ready() == 0 && atomic_load(&ds__cpu.job_count) == 0 && !atomic_load(&ds__cpu.quit))
         ds__futex_wait(&ds__cpu.wake_word, word, DS__FOREVER);
-    atomic_fetch_add(&ds__cpu.lookers, 1);
+    atomic_fetch_add(&ds__cpu.ready[w->group].lookers, 1);
     atomic_fetch_sub(&ds__cpu.parked, 1);
 }
 
@@ -11613,7 +11649,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         return;
     w->is_long = begin;
     if (!begin) {
-        atomic_fetch_add(&ds__cpu.lookers, 1);
+        atomic_fetch_add(&ds__cpu.ready[w->group].lookers, 1);
         ds__cpu_wake_monitor();
         return;
     }
@@ -11622,7 +11658,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         w->has_aside = 0;
         ds__cpu_return_aside(w);
     }
-    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && ds__cpu_ready() &&
+    if (atomic_fetch_sub(&ds__cpu.ready[w->group].lookers, 1) == 1 && ds__cpu_ready() &&
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
@@ -13338,8 +13374,9 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
    left: operations are left. w: NULL if the caller is not a worker, and gives way to none. */
 static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
                                     int left) {
-    uint32_t ready = ds__cpu_ready_beside(s);
     int batch = (count & (DS__CPU_BATCH - 1)) == 0;
+    int notices = batch || (ds__cpu.groups > 1 && (count & (DS__CPU_NOTICE - 1)) == 0);
+    uint32_t ready = DS__UNLIKELY(notices) ? ds__cpu_ready() : ds__cpu_ready_beside(s);
     return w && left &&
            (ds__cpu.fabric ||
             (ready &&
@@ -13402,6 +13439,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         number++;
         count++;
         if (DS__UNLIKELY(ds__cpu_gives_way(w, s, count, number < end))) {
+            w->roams = 1;
             result = DS__CPU_MORE;
             break;
         }
@@ -13683,8 +13721,9 @@ static int ds__cpu_look(ds__cpu_worker *w) {
     for (uint32_t i = 0;
          i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
         ds__processor_pause();
-    int roams = ++w->looks % DS__CPU_ROAM == 0;
-    int home = roams ? (int)(w->looks / DS__CPU_ROAM) % ds__cpu.groups : w->group;
+    int roams = w->roams || ++w->looks % DS__CPU_ROAM == 0;
+    int home = roams ? (w->group + (int)(++w->turns % 1024)) % ds__cpu.groups : w->group;
+    w->roams = 0;
     ds__cpu_stream *s = ds__cpu_pop_ready(home);
     if (s) {
         ds__cpu_unpoll_fresh(w);
@@ -13766,7 +13805,7 @@ static void *ds__cpu_worker_main(void *arg) {
         ds__cpu_unpoll_all(w);
         if (ds__cpu_ready())
             continue;
-        ds__cpu_sleep();
+        ds__cpu_sleep(w);
         ds__cpu_wake_monitor();
         looks = 0;
     }
@@ -13922,8 +13961,7 @@ static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
 static int ds__cpu_watch(uint64_t *host_progress) {
     int busy = ds__cpu.fabric && ds__cpu_watch_held();
     busy |= ds__cpu_watch_hosts(host_progress);
-    if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
-                       : atomic_load(&ds__cpu.lookers) > 0)
+    if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers : ds__cpu_has_lookers())
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];
@@ -15132,7 +15170,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
-    s->group = ds__cpu_place_stream(device);
+    atomic_store_explicit(&s->group, ds__cpu_place_stream(device), memory_order_relaxed);
     s->handle = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
@@ -17868,7 +17906,9 @@ static void ds__cpu_compare(ds__cpu_exec *x) {
    Returns 0 if there is no memory. */
 static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_patch **patch) {
     size_t bytes = 0;
-    if (ds__cpu_plan_is_used(x->plan)) {
+    /* a patch is for the places of the plan that launches used when the patch was made, also if
+       none of them uses it any more */
+    if (*patch || ds__cpu_plan_is_used(x->plan)) {
         if (ds__cpu_plan_build(x) < 0)
             return 0;
         ds__host_free(*patch);
@@ -19452,7 +19492,8 @@ static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
 static int ds__cpu_threads_start(int workers) {
     int error = 0;
     ds__cpu.workers = workers;
-    atomic_store(&ds__cpu.lookers, workers);
+    for (int i = 0; i < workers; i++)
+        atomic_fetch_add(&ds__cpu.ready[ds__cpu.worker[i].group].lookers, 1);
     atomic_store(&ds__cpu.monitor_word, 1);
     for (int i = 0; i < workers && !error; i++) {
         error =

@@ -46,7 +46,7 @@ static ds__cpu_stream *ds__cpu_heap_join(ds__cpu_stream *a, ds__cpu_stream *b) {
 }
 
 static void ds__cpu_heap_add(ds__cpu_stream *s) {
-    s->queued = 1;
+    atomic_store_explicit(&s->queued, 1, memory_order_relaxed);
     s->prev = s->next = NULL;
     ds__cpu.ready[0].head[0] = ds__cpu_heap_join(ds__cpu.ready[0].head[0], s);
     atomic_store(&ds__cpu.ready[0].mask, 1);
@@ -73,7 +73,7 @@ static ds__cpu_stream *ds__cpu_heap_pop(void) {
         rest = ds__cpu_heap_join(rest, pairs);
         pairs = next;
     }
-    first->queued = 0;
+    atomic_store_explicit(&first->queued, 0, memory_order_relaxed);
     ds__cpu.ready[0].head[0] = rest;
     if (!rest)
         atomic_store(&ds__cpu.ready[0].mask, 0);

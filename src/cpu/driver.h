@@ -154,7 +154,8 @@ static void ds__cpu_limits_set(const ds_cpu_desc *desc) {
 static int ds__cpu_threads_start(int workers) {
     int error = 0;
     ds__cpu.workers = workers;
-    atomic_store(&ds__cpu.lookers, workers);
+    for (int i = 0; i < workers; i++)
+        atomic_fetch_add(&ds__cpu.ready[ds__cpu.worker[i].group].lookers, 1);
     atomic_store(&ds__cpu.monitor_word, 1);
     for (int i = 0; i < workers && !error; i++) {
         error =

@@ -91,7 +91,9 @@ static void ds__cpu_compare(ds__cpu_exec *x) {
    Returns 0 if there is no memory. */
 static int ds__cpu_plan_direct(ds__cpu_exec *x, ds__cpu_patch **patch) {
     size_t bytes = 0;
-    if (ds__cpu_plan_is_used(x->plan)) {
+    /* a patch is for the places of the plan that launches used when the patch was made, also if
+       none of them uses it any more */
+    if (*patch || ds__cpu_plan_is_used(x->plan)) {
         if (ds__cpu_plan_build(x) < 0)
             return 0;
         ds__host_free(*patch);

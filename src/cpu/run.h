@@ -360,8 +360,9 @@ static inline int ds__cpu_run_one(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *
    left: operations are left. w: NULL if the caller is not a worker, and gives way to none. */
 static inline int ds__cpu_gives_way(ds__cpu_worker *w, const ds__cpu_stream *s, uint64_t count,
                                     int left) {
-    uint32_t ready = ds__cpu_ready_beside(s);
     int batch = (count & (DS__CPU_BATCH - 1)) == 0;
+    int notices = batch || (ds__cpu.groups > 1 && (count & (DS__CPU_NOTICE - 1)) == 0);
+    uint32_t ready = DS__UNLIKELY(notices) ? ds__cpu_ready() : ds__cpu_ready_beside(s);
     return w && left &&
            (ds__cpu.fabric ||
             (ready &&
@@ -424,6 +425,7 @@ static int ds__cpu_run_some(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto,
         number++;
         count++;
         if (DS__UNLIKELY(ds__cpu_gives_way(w, s, count, number < end))) {
+            w->roams = 1;
             result = DS__CPU_MORE;
             break;
         }

@@ -8,8 +8,8 @@
    a value that the other side stores first:
    1. pass/wait: ds__cpu_pass stores `done`, then loads `waiting`; ds__cpu_enlist does the
       reverse.
-   2. ready/asleep: ds__cpu_push_ready sets a bit of ds__cpu_group.mask, then loads `lookers`;
-      ds__cpu_sleep does the reverse.
+   2. ready/asleep: ds__cpu_push_ready sets a bit in the mask of a group, then loads the group's
+      `lookers`; ds__cpu_sleep does the reverse.
    3. publish/idle and destroy/idle: a stream becomes idle only under its put lock. A thread that
       enqueues, or destroys the stream, holds that lock. It either comes first, and the owner sees
       `submitted` or `closing`, or it finds the state IDLE. So a submission needs no barrier but
@@ -42,15 +42,15 @@ static void ds__cpu_wake_monitor(void) {
         ds__futex_wake(&ds__cpu.monitor_word, 1);
 }
 
-/* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one is about to
-   look at the ready streams. */
+/* Lists the stream, whose state the caller has set to READY. Wakes a worker, unless one of
+   the stream's group is about to look at the ready streams. */
 static void ds__cpu_push_ready(ds__cpu_stream *s) {
-    ds__cpu_ready_add(s);
+    const ds__cpu_group *g = ds__cpu_ready_add(s);
     if (DS__UNLIKELY(ds__cpu.fabric != NULL)) {
         ds__cpu_virtual_ready();
         return;
     }
-    if (atomic_load(&ds__cpu.lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
+    if (atomic_load(&g->lookers) == 0 && atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }
 
@@ -68,10 +68,10 @@ static inline int ds__cpu_has_work(ds__cpu_stream *s) {
            atomic_load_explicit(&s->done, memory_order_relaxed);
 }
 
-/* Makes a stream idle that the caller owns and has emptied. The put lock is held. Returns 0 if an
-   operation has come meanwhile, or if the stream was destroyed; the caller still owns the stream
-   then. *out_block: the block of an empty stream, for the pool, so that ten thousand idle streams
-   take little memory. The memory of a lane belongs to a plan. */
+/* Makes a stream idle that the caller owns and has emptied. The put lock is held. Returns 1, or 2
+   for a lane, or 0 if an operation has come meanwhile or the stream was destroyed; the caller still
+   owns the stream then. *out_block: the block of an empty stream, for the pool, so that ten
+   thousand idle streams take little memory. The memory of a lane belongs to a plan. */
 static inline int ds__cpu_disown(ds__cpu_stream *s, ds__cpu_block **out_block) {
     *out_block = NULL;
     if (ds__cpu_has_work(s))
@@ -82,8 +82,9 @@ static inline int ds__cpu_disown(ds__cpu_stream *s, ds__cpu_block **out_block) {
     }
     if (DS__UNLIKELY(atomic_load_explicit(&s->closing, memory_order_relaxed)))
         return 0;
+    int is_lane = s->kind == DS__STREAM_LANE; /* before another thread can recycle the object */
     atomic_store(&s->state, DS__CPU_IDLE);
-    return 1;
+    return is_lane ? 2 : 1;
 }
 
 /* Makes a lane ready, if a launch has given it operations before it became idle: launches do not
@@ -102,7 +103,7 @@ static inline void ds__cpu_disown_end(ds__cpu_stream *s, int disowned, ds__cpu_b
         ds__cpu_block_free(atomic_exchange_explicit(&s->spare, NULL, memory_order_acq_rel));
     }
     if (DS__LIKELY(disowned)) {
-        if (s->kind == DS__STREAM_LANE)
+        if (disowned == 2)
             ds__cpu_lane_look(s);
     } else if (ds__cpu_has_work(s)) {
         atomic_store(&s->state, DS__CPU_READY);
@@ -116,7 +117,16 @@ static inline void ds__cpu_disown_end(ds__cpu_stream *s, int disowned, ds__cpu_b
    operation has come meanwhile. A destroyed stream is recycled. */
 static void ds__cpu_go_idle(ds__cpu_stream *s) {
     ds__cpu_block *block;
-    ds__spinlock_lock(&s->put_lock);
+    /* a thread that runs work while it holds the lock may hold it for long; a worker looks at the
+       stream again later */
+    for (int spins = 0; !ds__spinlock_try(&s->put_lock); spins++) {
+        if (spins == 64) {
+            atomic_store(&s->state, DS__CPU_READY);
+            ds__cpu_push_ready(s);
+            return;
+        }
+        ds__processor_pause();
+    }
     int disowned = ds__cpu_disown(s, &block);
     ds__spinlock_unlock(&s->put_lock);
     ds__cpu_disown_end(s, disowned, block);
@@ -139,7 +149,7 @@ static void ds__cpu_push_woken(ds__cpu_waiter *woken) {
         ds__tls.awaited = NULL;
         return;
     }
-    int parked = atomic_load(&ds__cpu.lookers) == 0 ? atomic_load(&ds__cpu.parked) : 0;
+    int parked = count > 0 ? atomic_load(&ds__cpu.parked) : 0;
     if (parked == 0)
         return;
     atomic_fetch_add(&ds__cpu.wake_word, 1);
@@ -229,13 +239,13 @@ static int ds__cpu_park(ds__cpu_stream *s, ds__cpu_stream *on, uint64_t upto) {
 }
 
 /* Sleeps until there may be work. The worker does not count as a looker while it sleeps. */
-static void ds__cpu_sleep(void) {
+static void ds__cpu_sleep(const ds__cpu_worker *w) {
     uint32_t word = atomic_load(&ds__cpu.wake_word);
     atomic_fetch_add(&ds__cpu.parked, 1);
-    atomic_fetch_sub(&ds__cpu.lookers, 1);
+    atomic_fetch_sub(&ds__cpu.ready[w->group].lookers, 1);
     if (ds__cpu_ready() == 0 && atomic_load(&ds__cpu.job_count) == 0 && !atomic_load(&ds__cpu.quit))
         ds__futex_wait(&ds__cpu.wake_word, word, DS__FOREVER);
-    atomic_fetch_add(&ds__cpu.lookers, 1);
+    atomic_fetch_add(&ds__cpu.ready[w->group].lookers, 1);
     atomic_fetch_sub(&ds__cpu.parked, 1);
 }
 
@@ -302,7 +312,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         return;
     w->is_long = begin;
     if (!begin) {
-        atomic_fetch_add(&ds__cpu.lookers, 1);
+        atomic_fetch_add(&ds__cpu.ready[w->group].lookers, 1);
         ds__cpu_wake_monitor();
         return;
     }
@@ -311,7 +321,7 @@ static void ds__cpu_long(ds__cpu_worker *w, int begin) {
         w->has_aside = 0;
         ds__cpu_return_aside(w);
     }
-    if (atomic_fetch_sub(&ds__cpu.lookers, 1) == 1 && ds__cpu_ready() &&
+    if (atomic_fetch_sub(&ds__cpu.ready[w->group].lookers, 1) == 1 && ds__cpu_ready() &&
         atomic_load(&ds__cpu.parked) > 0)
         ds__cpu_wake_worker();
 }

@@ -64,7 +64,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
         kind == DS__STREAM_LEGACY || kind == DS__STREAM_PER_THREAD ? DS_STREAM_BLOCKING : flags;
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
-    s->group = ds__cpu_place_stream(device);
+    atomic_store_explicit(&s->group, ds__cpu_place_stream(device), memory_order_relaxed);
     s->handle = 0;
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;

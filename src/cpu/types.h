@@ -77,7 +77,8 @@ enum {
     DS__CPU_GROUPS = 16,       /* the most groups of workers */
     DS__CPU_GROUP_WORKERS = 8, /* the most workers of a group, unless there are too many */
     DS__CPU_ROAM = 64,         /* of so many looks, a worker begins one with another group */
-    DS__CPU_CLOSURES = 64,     /* of so many closures in a row, one is timed */
+    DS__CPU_NOTICE = 16,   /* operations after which a worker notices urgent streams of others */
+    DS__CPU_CLOSURES = 64, /* of so many closures in a row, one is timed */
     /* a kernel is split among awake threads if its rest is expected to take longer */
     DS__CPU_SPLIT_NS = 2000,
     /* shortest piece, if each thread has two: taking one moves two cache lines between cores */
@@ -235,7 +236,7 @@ struct ds__cpu_stream {
     /* 1: it captures; of a legacy stream: number of blocking streams of its device that capture */
     _Atomic int watch;
     int share; /* threads that may run one of its operations at once; 0: all. As for `level` */
-    int group; /* its workers take the stream first (cpu/ready.h) */
+    _Atomic int group; /* its workers take the stream first (cpu/ready.h) */
     char pad3[64 - 56];
 
     ds__spinlock wait_lock;
@@ -245,7 +246,8 @@ struct ds__cpu_stream {
     _Atomic(ds__cpu_stream *) park_on;
     _Atomic uint64_t park_upto;
     _Atomic(ds__cpu_job *) job;
-    int queued; /* 1: in its group's list of ready streams of `queued_level` */
+    /* 0, or the group + 1 in whose list of `queued_level` the stream is; under the group's lock */
+    _Atomic int queued;
     int queued_level;
     _Atomic(ds__cpu_past *) past; /* ranges that failed before resets, the latest first */
     ds__cpu_past first_past;
@@ -339,13 +341,16 @@ typedef struct ds__cpu_group {
     ds__cpu_stream *tail[DS__CPU_LEVELS];
     char pad0[64];
     _Atomic uint32_t mask; /* bit: a level with ready streams; lowest bit most urgent */
+    _Atomic int lookers;   /* workers that will look at ready streams within microseconds */
     char pad1[64];
 } ds__cpu_group;
 
 typedef struct ds__cpu_worker {
     ds__os_thread thread;
     int group;
+    int roams;      /* 1: the next look begins with another group, because a stream gave way */
     uint32_t looks; /* for a ready stream */
+    uint32_t turns; /* looks that began with another group */
     int polled_count;
     _Atomic(ds__cpu_stream *) polled[DS__CPU_POLL_SLOTS];
     _Atomic uint32_t beat; /* odd while an operation runs */
@@ -398,8 +403,6 @@ static struct {
     uint64_t random; /* with a seed; under the lock of the only group */
     char pad0[64];
     _Atomic int job_count;
-    /* workers that will look at the ready streams within microseconds */
-    _Atomic int lookers;
     _Atomic int parked; /* workers asleep */
     _Atomic int spinners;
     _Atomic uint32_t wake_word; /* workers sleep on it */

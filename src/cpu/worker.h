@@ -139,8 +139,9 @@ static int ds__cpu_look(ds__cpu_worker *w) {
     for (uint32_t i = 0;
          i < w->delay && atomic_load_explicit(&ds__cpu.hurry, memory_order_relaxed) == 0; i++)
         ds__processor_pause();
-    int roams = ++w->looks % DS__CPU_ROAM == 0;
-    int home = roams ? (int)(w->looks / DS__CPU_ROAM) % ds__cpu.groups : w->group;
+    int roams = w->roams || ++w->looks % DS__CPU_ROAM == 0;
+    int home = roams ? (w->group + (int)(++w->turns % 1024)) % ds__cpu.groups : w->group;
+    w->roams = 0;
     ds__cpu_stream *s = ds__cpu_pop_ready(home);
     if (s) {
         ds__cpu_unpoll_fresh(w);
@@ -222,7 +223,7 @@ static void *ds__cpu_worker_main(void *arg) {
         ds__cpu_unpoll_all(w);
         if (ds__cpu_ready())
             continue;
-        ds__cpu_sleep();
+        ds__cpu_sleep(w);
         ds__cpu_wake_monitor();
         looks = 0;
     }
@@ -378,8 +379,7 @@ static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
 static int ds__cpu_watch(uint64_t *host_progress) {
     int busy = ds__cpu.fabric && ds__cpu_watch_held();
     busy |= ds__cpu_watch_hosts(host_progress);
-    if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers
-                       : atomic_load(&ds__cpu.lookers) > 0)
+    if (ds__cpu.fabric ? atomic_load(&ds__cpu.parked) < ds__cpu.workers : ds__cpu_has_lookers())
         busy = 1;
     for (int i = 0; i < ds__cpu.workers; i++) {
         ds__cpu_worker *w = &ds__cpu.worker[i];

@@ -16,7 +16,7 @@
 
 #include "affinity.h"
 
-enum { DS__OS_NODES = 16 }; /* the most nodes that are told apart */
+enum { DS__OS_NODES = 16 }; /* the most nodes that are told apart; the last one has the rest */
 
 /* Reads a list of processors such as "0-3,8", as far as it is one. */
 static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
@@ -39,7 +39,8 @@ static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
 DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowed,
                                  ds__os_affinity *out) {
     int count = 0;
-    for (int node = 0, missing = 0; count < DS__OS_NODES && missing < 64; node++) {
+    for (int node = 0, missing = 0; missing < 64; node++) {
+        ds__os_affinity here;
         char path[256];
         char text[4096] = "";
         snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
@@ -49,10 +50,15 @@ DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowe
             *text = 0;
         if (f)
             fclose(f);
-        ds__os_cpulist_read(text, &out[count]);
+        ds__os_cpulist_read(text, &here);
         for (size_t i = 0; i < sizeof allowed->word / sizeof allowed->word[0]; i++)
-            out[count].word[i] &= allowed->word[i];
-        count += ds__os_affinity_count(&out[count]) > 0;
+            here.word[i] &= allowed->word[i];
+        if (ds__os_affinity_count(&here) == 0)
+            continue;
+        if (count < DS__OS_NODES)
+            memset(&out[count++], 0, sizeof *out);
+        for (size_t i = 0; i < sizeof here.word / sizeof here.word[0]; i++)
+            out[count - 1].word[i] |= here.word[i];
     }
     if (count == 0)
         out[count++] = *allowed;

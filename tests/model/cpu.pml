@@ -94,9 +94,11 @@ inline kick_host() {
 }
 
 /* The caller owns the stream. It becomes idle only under the put lock; the state changes to READY, or the stream is recycled,
-   after the lock is released. */
+   after the lock is released. If the lock is held for long, the stream becomes READY, and a worker comes again. */
 inline go_idle() {
-    LOCK(put_lock);
+    if
+    :: put_lock -> state = READY; push_ready()
+    :: LOCK(put_lock);
     fresh = (submitted != done);
     over = closing;
     if :: !fresh && !over -> state = IDLE :: else fi;
@@ -105,6 +107,7 @@ inline go_idle() {
     :: fresh -> state = READY; push_ready()
     :: !fresh && over -> recycled++; state = FREED
     :: else
+    fi
     fi
 }
 

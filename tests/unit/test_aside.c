@@ -191,6 +191,29 @@ static void test_a_destroyed_stream_that_was_set_aside_is_recycled(void **state)
     assert_int_equal(sum, expected(2));
 }
 
+/* A thread may run a collective or begin work of another library while it holds the lock. */
+static void test_a_worker_does_not_wait_for_a_put_lock(void **state) {
+    ds_stream_native native;
+    (void)state;
+    *word = 1;
+    await_done(first);
+    ok(ds_stream_export(first, &native));
+    ds__cpu_stream *held = native.handle;
+    launch(first, 1);
+    await_done(first); /* the worker polls the stream now */
+
+    ds__spinlock_lock(&held->put_lock);
+    ds__os_sleep(10 * DS__CPU_SPIN_NS); /* it gives the stream up */
+    launch(stream[0], 2);
+    while (ds_stream_query(stream[0]) == DS_NOT_READY) /* or the test hangs */
+        sched_yield();
+    ds__spinlock_unlock(&held->put_lock);
+
+    launch(first, 3);
+    await_done(first);
+    assert_int_equal(sum, (1 * 31 + 2) * 31 + 3);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
@@ -198,6 +221,7 @@ int main(void) {
         TEST(test_all_work_of_streams_that_were_set_aside_runs),
         TEST(test_a_blocked_worker_does_not_keep_a_stream_aside),
         TEST(test_a_destroyed_stream_that_was_set_aside_is_recycled),
+        TEST(test_a_worker_does_not_wait_for_a_put_lock),
     };
     return cmocka_run_group_tests_name("aside", tests, NULL, NULL);
 }

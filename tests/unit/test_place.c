@@ -142,6 +142,22 @@ static void test_nodes_have_the_allowed_processors(void **state) {
     assert_mask(&node[1], "4-6");
 }
 
+static void test_the_last_node_has_the_rest(void **state) {
+    ds__os_affinity allowed = mask_of("0-31");
+    ds__os_affinity node[DS__OS_NODES];
+    char list[16];
+    (void)state;
+    for (int n = 0; n < DS__OS_NODES + 4; n++) {
+        snprintf(list, sizeof list, "%d", n);
+        write_node(n, list);
+    }
+
+    assert_int_equal(ds__os_nodes(folder, &allowed, node), DS__OS_NODES);
+
+    assert_mask(&node[0], "0");
+    assert_mask(&node[DS__OS_NODES - 1], "15-19");
+}
+
 static void test_without_files_there_is_one_node(void **state) {
     ds__os_affinity allowed = mask_of("2,5");
     ds__os_affinity node[DS__OS_NODES];
@@ -219,8 +235,8 @@ static void test_streams_of_a_device_are_on_its_node(void **state) {
         assert_true(used[g] > 0);
 }
 
-/* Runs a kernel on a machine that seems to have two nodes with one processor, and writes the mask of
-   its worker to `seen`. Returns the processor. */
+/* Runs a kernel on a machine that seems to have two nodes with one processor, and writes the mask
+   of its worker to `seen`. Returns the processor. */
 static unsigned look_on_two_nodes(const char *affinity) {
     ds__os_affinity allowed;
     ds_stream stream;
@@ -314,6 +330,75 @@ static void test_priority_counts_more_than_the_group(void **state) {
     atomic_store(&other->mask, 0);
 }
 
+/* Creates streams until one belongs to the group. */
+static ds_stream stream_of(int group) {
+    ds_stream stream;
+    do
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &stream));
+    while (native_of(stream)->group != group);
+    return stream;
+}
+
+/* A worker that runs short operations will look at the lists soon, but first at those of its
+   group. */
+static void test_a_busy_worker_of_another_group_does_not_count(void **state) {
+    (void)state;
+    start(2 * DS__CPU_GROUP_WORKERS, 1);
+    ds_stream busy = stream_of(0);
+    int group = -1;
+    for (int i = 0; i < 8; i++)
+        launch(busy, QUICK);
+    ok(ds_stream_synchronize(busy)); /* the kernel counts as short */
+    launch(busy, BLOCK);
+    while (!blocked || ds__cpu.parked != ds__cpu.workers - 1)
+        sched_yield();
+    for (int i = 0; i < ds__cpu.workers; i++)
+        if (ds__cpu.worker[i].beat & 1)
+            group = ds__cpu.worker[i].group;
+    ds_stream other = stream_of(1 - group);
+    uint32_t word = ds__cpu.wake_word;
+
+    launch(other, QUICK);
+
+    assert_int_not_equal(ds__cpu.wake_word, word);
+    while (ds_stream_query(other) == DS_NOT_READY)
+        sched_yield();
+    assert_int_equal(runs, 9);
+}
+
+static void test_streams_give_way_to_those_of_other_groups(void **state) {
+    (void)state;
+    start(2 * DS__CPU_GROUP_WORKERS, 1);
+    ds__cpu_worker worker = { .group = 0 };
+    const ds__cpu_stream *s = native_of(stream_of(0));
+    ds__cpu_group *other = &ds__cpu.ready[1];
+
+    atomic_store(&other->mask, 1u << s->level); /* nothing is listed: workers find no stream */
+    assert_false(ds__cpu_gives_way(&worker, s, DS__CPU_NOTICE, 1));
+    assert_true(ds__cpu_gives_way(&worker, s, DS__CPU_BATCH, 1));
+    atomic_store(&other->mask, 1u << (s->level - 1));
+    assert_false(ds__cpu_gives_way(&worker, s, DS__CPU_NOTICE - 1, 1));
+    assert_true(ds__cpu_gives_way(&worker, s, DS__CPU_NOTICE, 1));
+    assert_false(ds__cpu_gives_way(&worker, s, DS__CPU_NOTICE, 0));
+
+    atomic_store(&other->mask, 0);
+}
+
+/* A thread has looked at a stream, which was then recycled and is now ready in another group. */
+static void test_a_stream_is_taken_out_of_its_own_list_only(void **state) {
+    static ds__cpu_stream s; /* of no device, so that no worker runs it */
+    (void)state;
+    start(2 * DS__CPU_GROUP_WORKERS, 1);
+    s.group = 0;
+    s.queued = 2;
+    s.state = DS__CPU_READY;
+
+    assert_false(ds__cpu_take_ready(&s));
+
+    assert_int_equal(s.queued, 2);
+    assert_int_equal(s.state, DS__CPU_READY);
+}
+
 static void test_streams_of_all_groups_run(void **state) {
     enum { STREAMS = 40, LAUNCHES = 50 };
 
@@ -341,6 +426,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lists_of_processors_are_read),
         FOLDER(test_nodes_have_the_allowed_processors),
+        FOLDER(test_the_last_node_has_the_rest),
         FOLDER(test_without_files_there_is_one_node),
         TEST(test_few_workers_are_one_group),
         TEST(test_each_group_has_workers),
@@ -350,6 +436,9 @@ int main(void) {
         TEST(test_an_empty_list_binds_no_worker),
         TEST(test_another_group_takes_the_work_of_a_busy_one),
         TEST(test_priority_counts_more_than_the_group),
+        TEST(test_a_busy_worker_of_another_group_does_not_count),
+        TEST(test_streams_give_way_to_those_of_other_groups),
+        TEST(test_a_stream_is_taken_out_of_its_own_list_only),
         TEST(test_streams_of_all_groups_run),
     };
     return cmocka_run_group_tests_name("place", tests, NULL, NULL);
