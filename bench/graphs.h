@@ -14,7 +14,7 @@
     X(graph_half, GRAPH, "that, graph by enqueued", "ratio", MOST, 0.5, \
       "Median of the ratios of adjacent measurements, so other load of the machine has less " \
       "influence.") \
-    X(graph_forkjoin, GRAPH, "100 fork-joins 1-7-1", "ns/fork", MOST, NAN, \
+    X(graph_forkjoin, GRAPH, "100 fork-joins 1-7-1", "ns/fork", MOST, 200, \
       "A graph of 900 nodes: kernel, seven kernels after it, kernel after all seven, and so " \
       "on; time per fork-join. Enqueued: on eight streams by events. oneTBB: a graph that was built " \
       "in advance and restarts itself. Limit: as for the chain, nine calls.") \
