@@ -166,8 +166,10 @@ static int ds__cpu_direct_run(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *laun
         }
         at += ds__cpu_op_bytes(op);
         more = ds__cpu_gives_way(w, s, ++count, at < end);
-        if (DS__UNLIKELY(more))
+        if (DS__UNLIKELY(more)) {
             launch->u.graph.at = (size_t)(at - first);
+            w->roams = 1;
+        }
     }
     ds__cpu_count_operations(w, count);
     return more ? DS__CPU_MORE : DS__CPU_EMPTY;
