@@ -12,7 +12,7 @@ enum { STREAMS = 12 };
 static ds_stream first, stream[STREAMS];
 static ds_event event;
 static ds_kernel kernel;
-static uint32_t *word;                  /* pinned; 1: the streams begin */
+static _Atomic uint32_t *word;          /* pinned; 1: the streams begin */
 static _Atomic int told, blocked, hung; /* hung: a test waited for too long */
 static _Atomic uint64_t sum;            /* of the numbers of the kernels, in their order */
 static int aside_at_block;
@@ -72,7 +72,7 @@ static int begin(void **state) {
         launch(first, i);
     ok(ds_stream_synchronize(first));
     sum = 0;
-    ok(ds_stream_wait_value32(first, word, 1, DS_VALUE_WAIT_EQ));
+    ok(ds_stream_wait_value32(first, (void *)word, 1, DS_VALUE_WAIT_EQ));
     for (int i = 0; i < STREAMS; i++)
         wait_for(stream[i], first);
     return 0;
