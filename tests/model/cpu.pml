@@ -24,6 +24,11 @@
 #define ASIDE 0
 #endif
 
+/* 1: a worker may not wait for the put lock */
+#ifndef BUSY
+#define BUSY 0
+#endif
+
 mtype = { IDLE, READY, RUNNING, POLLED, AT_HOST, FREED };
 mtype state = IDLE;
 byte submitted, done, ran, recycled;
@@ -97,7 +102,7 @@ inline kick_host() {
    after the lock is released. If the lock is held for long, the stream becomes READY, and a worker comes again. */
 inline go_idle() {
     if
-    :: put_lock -> state = READY; push_ready()
+    :: BUSY && put_lock -> state = READY; push_ready()
     :: LOCK(put_lock);
     fresh = (submitted != done);
     over = closing;
