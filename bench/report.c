@@ -507,7 +507,25 @@ static void write_row_notes(FILE *f, int from, int to) {
             fprintf(f, "- **%s**: %s\n", rows[r].title, rows[r].note);
 }
 
+/* Returns the sections of the old report between two headings; their tables have programs of their
+   own (run.sh). The caller frees the text. */
+static char *read_sections(const char *path, const char *from, const char *to) {
+    static char page[1 << 20];
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(page, 1, sizeof page - 1, f) : 0;
+    page[n] = 0;
+    if (f)
+        fclose(f);
+    const char *first = strstr(page, from), *last = first ? strstr(first, to) : NULL;
+    char *text = strndup(last ? first : "", last ? (size_t)(last - first) : 0);
+    if (!text)
+        abort();
+    return text;
+}
+
 static void write_report(const char *path) {
+    const char *next_heading = "## Additional cost of a cudart call through devstream\n";
+    char *own = read_sections(path, "## Cost of the layers check and trace\n", next_heading);
     char *notes = read_part(path, "notes"), *cuda = read_part(path, "cuda"),
          *graphs = read_part(path, "graphs"), *alloc = read_part(path, "alloc"),
          *comm = read_part(path, "comm"), *once = read_part(path, "once"), next[512];
@@ -547,9 +565,10 @@ static void write_report(const char *path) {
     fprintf(f, "\n## The allocator\n\n%s\n", alloc);
     fprintf(f, "\n## Collectives\n\n%s\n", comm);
     fprintf(f, "\n## Kernels that are written once\n\n%s\n", once);
-    fprintf(f, "\n## Additional cost of a cudart call through devstream\n\n%s\n", cuda);
+    fprintf(f, "\n%s%s\n%s\n", own, next_heading, cuda);
     fprintf(f, "\n## Notes\n\n%s\n\n## What the rows measure\n\n", notes);
     write_row_notes(f, 0, BENCH_ROW_COUNT);
+    free(own);
     free(notes);
     free(cuda);
     free(graphs);
