@@ -10240,8 +10240,8 @@ static void ds__cpu_affinity_bind(void) {
    7. After a worker has emptied a stream, it polls the stream for some microseconds (state
       POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
       worker releases all streams that it polls.
-   8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
-      streams (`lookers`).
+   8. A stream that becomes ready wakes a worker only if no worker of its group is about to look at
+      the ready streams (`lookers`).
    9. The monitor thread ticks every millisecond while a worker polls or runs short operations,
       and while host functions are queued. It adds a thread for host functions if all of them are
       stuck. It also takes polled streams from a worker whose operation lasts longer than
@@ -11630,13 +11630,18 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     }
 }
 
+/* Empties a slot of the streams that are aside. The caller owns the stream; NULL: there is none. */
+static ds__cpu_stream *ds__cpu_pop_aside(ds__cpu_worker *w, int slot) {
+    return atomic_load_explicit(&w->aside[slot], memory_order_relaxed)
+               ? atomic_exchange(&w->aside[slot], NULL)
+               : NULL;
+}
+
 /* Gives up the streams that are aside. They become ready if they have work, else idle. Any thread:
    the monitor calls it for a worker whose operation takes long. */
 static void ds__cpu_return_aside(ds__cpu_worker *w) {
     for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
-        ds__cpu_stream *s = atomic_load_explicit(&w->aside[i], memory_order_relaxed)
-                                ? atomic_exchange(&w->aside[i], NULL)
-                                : NULL;
+        ds__cpu_stream *s = ds__cpu_pop_aside(w, i);
         if (s && !ds__cpu_park_waiting(s))
             ds__cpu_go_idle(s);
     }
@@ -13094,6 +13099,11 @@ static void ds__cpu_give_up(ds__cpu_worker *w, ds__cpu_stream *s, int result) {
     }
 }
 
+/* Makes a stream that was aside ready if it has work; else the worker polls it. */
+static void ds__cpu_give_up_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
+    ds__cpu_give_up(w, s, ds__cpu_has_work(s) ? DS__CPU_MORE : DS__CPU_EMPTY);
+}
+
 /* Keeps a stream that the worker owns, because the stream that waited for it probably waits again
    soon. Two streams that wait for each other by turns then change no state and take no lock. A
    stream is aside only during the run of another stream: ds__cpu_run and ds__cpu_long give it up,
@@ -13111,18 +13121,16 @@ static void ds__cpu_set_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
     slot = &w->aside[w->aside_next++ % DS__CPU_ASIDE_SLOTS];
     ds__cpu_stream *old = atomic_exchange(slot, s);
     if (old)
-        ds__cpu_give_up(w, old, ds__cpu_has_work(old) ? DS__CPU_MORE : DS__CPU_EMPTY);
+        ds__cpu_give_up_aside(w, old);
 }
 
 /* Gives up the streams that are aside: those with work become ready, the others are polled. */
 static void ds__cpu_end_aside(ds__cpu_worker *w) {
     w->has_aside = 0;
     for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
-        if (!atomic_load_explicit(&w->aside[i], memory_order_relaxed))
-            continue;
-        ds__cpu_stream *s = atomic_exchange(&w->aside[i], NULL);
+        ds__cpu_stream *s = ds__cpu_pop_aside(w, i);
         if (s)
-            ds__cpu_give_up(w, s, ds__cpu_has_work(s) ? DS__CPU_MORE : DS__CPU_EMPTY);
+            ds__cpu_give_up_aside(w, s);
     }
 }
 

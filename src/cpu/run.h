@@ -80,6 +80,11 @@ static void ds__cpu_give_up(ds__cpu_worker *w, ds__cpu_stream *s, int result) {
     }
 }
 
+/* Makes a stream that was aside ready if it has work; else the worker polls it. */
+static void ds__cpu_give_up_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
+    ds__cpu_give_up(w, s, ds__cpu_has_work(s) ? DS__CPU_MORE : DS__CPU_EMPTY);
+}
+
 /* Keeps a stream that the worker owns, because the stream that waited for it probably waits again
    soon. Two streams that wait for each other by turns then change no state and take no lock. A
    stream is aside only during the run of another stream: ds__cpu_run and ds__cpu_long give it up,
@@ -97,18 +102,16 @@ static void ds__cpu_set_aside(ds__cpu_worker *w, ds__cpu_stream *s) {
     slot = &w->aside[w->aside_next++ % DS__CPU_ASIDE_SLOTS];
     ds__cpu_stream *old = atomic_exchange(slot, s);
     if (old)
-        ds__cpu_give_up(w, old, ds__cpu_has_work(old) ? DS__CPU_MORE : DS__CPU_EMPTY);
+        ds__cpu_give_up_aside(w, old);
 }
 
 /* Gives up the streams that are aside: those with work become ready, the others are polled. */
 static void ds__cpu_end_aside(ds__cpu_worker *w) {
     w->has_aside = 0;
     for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
-        if (!atomic_load_explicit(&w->aside[i], memory_order_relaxed))
-            continue;
-        ds__cpu_stream *s = atomic_exchange(&w->aside[i], NULL);
+        ds__cpu_stream *s = ds__cpu_pop_aside(w, i);
         if (s)
-            ds__cpu_give_up(w, s, ds__cpu_has_work(s) ? DS__CPU_MORE : DS__CPU_EMPTY);
+            ds__cpu_give_up_aside(w, s);
     }
 }
 

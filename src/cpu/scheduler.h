@@ -293,13 +293,18 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
     }
 }
 
+/* Empties a slot of the streams that are aside. The caller owns the stream; NULL: there is none. */
+static ds__cpu_stream *ds__cpu_pop_aside(ds__cpu_worker *w, int slot) {
+    return atomic_load_explicit(&w->aside[slot], memory_order_relaxed)
+               ? atomic_exchange(&w->aside[slot], NULL)
+               : NULL;
+}
+
 /* Gives up the streams that are aside. They become ready if they have work, else idle. Any thread:
    the monitor calls it for a worker whose operation takes long. */
 static void ds__cpu_return_aside(ds__cpu_worker *w) {
     for (int i = 0; i < DS__CPU_ASIDE_SLOTS; i++) {
-        ds__cpu_stream *s = atomic_load_explicit(&w->aside[i], memory_order_relaxed)
-                                ? atomic_exchange(&w->aside[i], NULL)
-                                : NULL;
+        ds__cpu_stream *s = ds__cpu_pop_aside(w, i);
         if (s && !ds__cpu_park_waiting(s))
             ds__cpu_go_idle(s);
     }

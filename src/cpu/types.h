@@ -19,8 +19,8 @@
    7. After a worker has emptied a stream, it polls the stream for some microseconds (state
       POLLED). A stream of small operations then costs no wake-up. Before a long operation, the
       worker releases all streams that it polls.
-   8. A stream that becomes ready wakes a worker only if no worker is about to look at the ready
-      streams (`lookers`).
+   8. A stream that becomes ready wakes a worker only if no worker of its group is about to look at
+      the ready streams (`lookers`).
    9. The monitor thread ticks every millisecond while a worker polls or runs short operations,
       and while host functions are queued. It adds a thread for host functions if all of them are
       stuck. It also takes polled streams from a worker whose operation lasts longer than
