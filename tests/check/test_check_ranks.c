@@ -301,11 +301,12 @@ static void block_freed_before(side *s) {
         FIRST(ds_mem_free(block));
 }
 
-/* The same for pinned memory. The other rank takes no block: it would get the one that is freed. */
+/* The same for pinned memory. The other rank takes no block, and the block is so large that the
+   other rank does not get it for the copies of its part: it would be live again. */
 static void pinned_block_freed_before(side *s) {
     void *block = s->host;
     if (!s->rank)
-        must(ds_mem_pinned_alloc(BYTES, &block));
+        must(ds_mem_pinned_alloc((size_t)4 << 20, &block));
     if (!s->correct)
         FIRST(ds_mem_pinned_free(block));
     SECOND_TRIED(ALL_REDUCE(s, HOST(block), DEVICE(s, s->out), s->stream));
