@@ -15,6 +15,9 @@ all="queues calls pending streams copies graphs alloc comm"
 for part in "$@"; do [[ " $all " == *" $part "* ]] || usage; done
 parts=${*:-$all}
 case $turns in '' | *[!0-9]* | 0) echo "$0: TURNS is \"$turns\"; a number from 1 on is allowed" >&2; exit 2 ;; esac
+for commit in "$old" "$new"; do
+    [ "$commit" = . ] || git rev-parse -q --verify "$commit^{commit}" >/dev/null || { echo "$0: \"$commit\" is not a commit, a tag or \".\"" >&2; exit 2; }
+done
 rm -rf "$out" && mkdir -p "$out/old" "$out/new" || exit 2
 
 # export_tree COMMIT FOLDER: the files of a commit, or of the working tree with new files that git does not ignore
@@ -22,7 +25,6 @@ export_tree() {
     if [ "$1" = . ]; then
         git ls-files -z --cached --others --exclude-standard | tar -c --null --ignore-failed-read -T - 2>/dev/null | tar -x -C "$2"
     else
-        git rev-parse -q --verify "$1^{commit}" >/dev/null || { echo "$0: \"$1\" is not a commit, a tag or \".\"" >&2; return 1; }
         git archive "$1" | tar -x -C "$2"
     fi
 }
