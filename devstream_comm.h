@@ -12407,6 +12407,9 @@ static ds_result ds__comm_refuse_across(const ds_comm_options *options, const ch
 
 /* Checks that the operator is valid and supported for the data type. */
 static ds_result ds__reduction_check(ds__reduction reduction);
+/* Loads the kernels of collectives on a device. If one cannot be loaded, its first launch reports
+   the reason. */
+DS__SEAM static void ds__comm_load(ds_device device);
 /* Reduces consecutive elements in stream order; zero stream: on the calling thread, at most
    DS__COMM_INPUTS inputs. */
 static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void *out,
@@ -13847,6 +13850,17 @@ static ds_result ds__comm_setup(void) {
     if (r == DS_OK)
         ds__module_add(DS__MODULE_COMM, &ds__comm_module);
     return r;
+}
+
+static void ds__comm_load(ds_device device) {
+    ds_result r = ds__comm_setup();
+    for (int which = 0; r == DS_OK && which < DS__COMM_KERNELS; which++) {
+        ds_kernel kernel;
+        r = ds__comm_kernel(which, &kernel);
+        if (r == DS_OK)
+            DS__KEEPING(r, (ds_kernel_load)(kernel, device));
+    }
+    DS_IGNORE(r);
 }
 
 /* Opens a public function: enters it, prepares the module and checks `options`. */

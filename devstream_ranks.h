@@ -189,6 +189,8 @@ typedef struct ds_ranks_launch {
 } ds_ranks_launch;
 
 /** Creates a group and returns when all ranks have joined it. Must be called by all ranks.
+    Loads the kernels of collectives on the GPUs of this rank, which waits for their work
+    (docs/cuda.md).
 
     Errors: DS_ERR_INVALID_VALUE (rank, size or a device is invalid; a launcher started another
     number of ranks than the engine has), DS_ERR_UNSUPPORTED (the engine is not available, or MPI
@@ -2591,6 +2593,14 @@ static ds_result ds__group_describe(ds__group *g, const ds_ranks_desc *desc) {
     return DS_OK;
 }
 
+/* Loads the kernels of collectives on the group's GPUs. Called before the group has operations:
+   CUDA loads a module when all work of the device is complete (docs/gpu, R2). If ranks share a GPU,
+   this would be never while an operation waits for the rank that loads. */
+static void ds__group_load(const ds__group *g) {
+    for (size_t i = 0; g->driver->type == DS_DEVICE_CUDA && i < g->owns; i++)
+        ds__comm_load(g->own[i]);
+}
+
 /* Arguments of ds__group_create. */
 typedef struct ds__group_start {
     const ds__ranks_engine *engine;
@@ -2620,8 +2630,10 @@ static ds_result ds__group_create(const ds__group_start *start, const ds_ranks_d
     ds__mutex_init(&g->calls);
     ds__mutex_init(&g->lock);
     ds_result r = ds__group_describe(g, desc);
-    if (r == DS_OK)
+    if (r == DS_OK) {
+        ds__group_load(g);
         r = ds__group_meet(g, start->deadline);
+    }
     if (r == DS_OK)
         r = g->driver->timeline_create(&g->timeline, &base);
     if (r < 0) {

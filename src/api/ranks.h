@@ -140,6 +140,8 @@ typedef struct ds_ranks_launch {
 } ds_ranks_launch;
 
 /** Creates a group and returns when all ranks have joined it. Must be called by all ranks.
+    Loads the kernels of collectives on the GPUs of this rank, which waits for their work
+    (docs/cuda.md).
 
     Errors: DS_ERR_INVALID_VALUE (rank, size or a device is invalid; a launcher started another
     number of ranks than the engine has), DS_ERR_UNSUPPORTED (the engine is not available, or MPI

@@ -73,6 +73,9 @@ static ds_result ds__comm_refuse_across(const ds_comm_options *options, const ch
 
 /* Checks that the operator is valid and supported for the data type. */
 static ds_result ds__reduction_check(ds__reduction reduction);
+/* Loads the kernels of collectives on a device. If one cannot be loaded, its first launch reports
+   the reason. */
+DS__SEAM static void ds__comm_load(ds_device device);
 /* Reduces consecutive elements in stream order; zero stream: on the calling thread, at most
    DS__COMM_INPUTS inputs. */
 static ds_result ds__comm_reduce(ds_stream stream, ds__reduction reduction, void *out,

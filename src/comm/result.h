@@ -240,6 +240,17 @@ static ds_result ds__comm_setup(void) {
     return r;
 }
 
+static void ds__comm_load(ds_device device) {
+    ds_result r = ds__comm_setup();
+    for (int which = 0; r == DS_OK && which < DS__COMM_KERNELS; which++) {
+        ds_kernel kernel;
+        r = ds__comm_kernel(which, &kernel);
+        if (r == DS_OK)
+            DS__KEEPING(r, (ds_kernel_load)(kernel, device));
+    }
+    DS_IGNORE(r);
+}
+
 /* Opens a public function: enters it, prepares the module and checks `options`. */
 #define DS__COMM_BEGIN(name) \
     DS__ENTER(name);         \

@@ -68,6 +68,7 @@ static void *run_member(void *user) {
 /* Runs a function on all ranks. */
 static void run_ranks(const char *id, void (*fn)(member *m)) {
     member members[SIZE];
+    alarm(120);
     memset(members, 0, sizeof members);
     atomic_store(&failures, 0);
     group_id = id;
@@ -268,6 +269,49 @@ static void test_an_operation_has_a_time_limit(void **unused) {
     run_ranks("late", late);
 }
 
+/* CUDA loads a module when all work of the device is complete, so that a kernel that is loaded
+   behind the operation of another rank would wait for that rank. */
+static void test_a_group_loads_the_kernels_of_its_gpus(void **unused) {
+    static const ds_dtype types[] = { { DS_CODE_FLOAT, 32, 1 }, { DS_CODE_INT, 32, 1 } };
+    ds_device gpu = { DS_DEVICE_CUDA, 0 };
+    ds_ranks ranks;
+    ds_stream waits, adds;
+    uint32_t *word;
+    (void)unused;
+    if (ds_shutdown() < 0 || !ds_backend_is_available(DS_DEVICE_CUDA))
+        skip();
+    assert_int_equal(
+        ds_ranks_init(
+            &(ds_ranks_desc){
+                .engine = "local", .size = 1, .id = "loads", .devices = &gpu, .device_count = 1 },
+            &ranks),
+        DS_OK);
+    assert_int_equal(ds_mem_pinned_alloc(sizeof *word, (void **)&word), DS_OK);
+    *word = 0;
+    assert_int_equal(ds_stream_create(&(ds_stream_desc){ .device = gpu }, &waits), DS_OK);
+    assert_int_equal(ds_stream_create(&(ds_stream_desc){ .device = gpu }, &adds), DS_OK);
+    assert_int_equal(ds_stream_wait_value32(waits, word, 1, DS_VALUE_WAIT_EQ), DS_OK);
+    for (int i = 0; i < 2; i++) {
+        ds_comm_options options = { .streams = &adds, .stream_count = 1 };
+        ds_tensor *in, *out;
+        assert_int_equal(ds_tensor_alloc(types[i], 1, (int64_t[]){ N }, adds, &in), DS_OK);
+        assert_int_equal(ds_tensor_alloc(types[i], 1, (int64_t[]){ N }, adds, &out), DS_OK);
+        assert_int_equal(ds_comm_reduce_into((const ds_tensor *const[]){ in, in }, 2, DS_REDUCE_SUM,
+                                             out, &options),
+                         DS_OK);
+        assert_int_equal(ds_stream_synchronize(adds), DS_OK);
+        assert_int_equal(ds_tensor_free(in), DS_OK);
+        assert_int_equal(ds_tensor_free(out), DS_OK);
+    }
+    assert_int_equal(ds_stream_query(waits), DS_NOT_READY);
+    *(volatile uint32_t *)word = 1;
+    assert_int_equal(ds_stream_synchronize(waits), DS_OK);
+    assert_int_equal(ds_ranks_finalize(ranks), DS_OK);
+    assert_int_equal(ds_stream_destroy(waits), DS_OK);
+    assert_int_equal(ds_stream_destroy(adds), DS_OK);
+    assert_int_equal(ds_mem_pinned_free(word), DS_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_group_reports_its_properties),
@@ -278,8 +322,8 @@ int main(void) {
         cmocka_unit_test(test_a_tensor_is_passed_from_rank_to_rank),
         cmocka_unit_test(test_an_abort_ends_operations_of_all_ranks),
         cmocka_unit_test(test_an_operation_has_a_time_limit),
+        cmocka_unit_test(test_a_group_loads_the_kernels_of_its_gpus),
     };
-    alarm(120);
     int failed = cmocka_run_group_tests_name("ranks_groups", tests, NULL, NULL);
     return ds_shutdown() < 0 ? 1 : failed;
 }

@@ -94,8 +94,12 @@ static void repeated(rank *me) {
                            .timeout_ns = limit_ns };
     if (me->rank == 0)
         OK(ds_ranks_id_create("nccl", grow_id, sizeof grow_id));
+    unsigned long before = standin_nccl_calls("ncclCommInitRankConfig");
     pthread_barrier_wait(&all);
     OK(ds_ranks_init(&desc, &twice));
+    pthread_barrier_wait(&all);
+    if (me->rank == 0) /* and not again for each device */
+        CHECK(standin_nccl_calls("ncclCommInitRankConfig") - before == RANKS);
     rank other = *me;
     for (int i = 0; i < OWN; i++)
         other.device[i] = desc.devices[i];
