@@ -87,7 +87,7 @@ submission() {
         [ -x "$folder/$driver/graph" ] || continue
         timeout 300 "$folder/$driver/graph" --total 300000 --piece 20000 >"$dir/$driver" 2>&1 || reason="fails on $driver"
         for way in 'enqueued       ' 'graphs launched'; do
-            grep -q "^$way .* to submit it (median [0-9.]* us)\$" "$dir/$driver" || reason="${reason:-lacks a cost of submission on $driver}"
+            grep -q "^$way .* to submit it [0-9.]* us of processor time, median [0-9.]* us\$" "$dir/$driver" || reason="${reason:-lacks a cost of submission on $driver}"
         done
         [ -z "$reason" ] || cat "$dir/$driver"
         timeout 300 "$folder/$driver/graph" --total 300000 --damage >"$dir/$driver" 2>&1
