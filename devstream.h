@@ -113,6 +113,22 @@
 #ifndef DEVSTREAM_H_INCLUDED
 #define DEVSTREAM_H_INCLUDED
 
+/* Compilers and targets that cannot work are refused before the first include and declaration, so
+   that this is their first message. */
+#if defined(__TINYC__)
+#error "devstream cannot be compiled by tcc, which has no thread-local variables: use gcc or clang"
+#elif defined(_MSC_VER) && !defined(__clang__) && defined(DEVSTREAM_IMPLEMENTATION)
+#error "devstream cannot be implemented by cl: compile devstream.c with clang-cl and link its object"
+#elif !defined(__GNUC__) && !defined(__clang__) && !defined(_MSC_VER)
+#error "devstream needs the attributes and builtins of gcc or clang, which this compiler lacks"
+#elif !defined(__linux__)
+#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
+#elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
+#error "devstream needs a 64-bit target: compile without -m32 or -mx32, with a 64-bit compiler"
+#elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "devstream needs a little-endian target: x86-64 or aarch64"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -125,10 +141,6 @@
 /** Version as one number: 10000 * major + 100 * minor + patch. */
 #define DEVSTREAM_VERSION \
     (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
-
-#if !defined(__linux__)
-#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
-#endif
 
 #if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
 #define DEVSTREAM_API __attribute__((visibility("default")))
@@ -4442,6 +4454,26 @@ DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t siz
    Locks: none.
    Threads: any. ds__os_set_float_state concerns the calling thread only. */
 
+#if defined(__x86_64__)
+/* Writes a leaf of the processor's description: eax, ebx, ecx, edx. */
+DS__SEAM static void ds__processor_id(unsigned leaf, unsigned part, unsigned out[4]) {
+    __asm__ __volatile__("cpuid"
+                         : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3])
+                         : "0"(leaf), "2"(part));
+}
+
+/* Registers that the system saves at a switch of threads: vectors of up to 32 or 64 bytes. */
+enum { DS__PROCESSOR_SAVES_32 = 0x06, DS__PROCESSOR_SAVES_64 = 0xe6 };
+
+/* Returns the set of registers that the system saves. The processor must have xgetbv. */
+DS__SEAM static unsigned ds__processor_saved(void) {
+    unsigned low;
+    unsigned high;
+    __asm__ __volatile__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+#endif
+
 /* Tells the processor that the thread spins. */
 static inline void ds__processor_pause(void) {
 #if defined(__x86_64__)
@@ -5203,9 +5235,17 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
    Locks: none.
    Threads: any. */
 
+#include <stdatomic.h>
+
 #if defined(__x86_64__)
 #define DS__VECTOR_32 __attribute__((target("avx2,f16c")))
+/* clang 18 to 21 has vectors of 64 bytes in a feature of its own, and zig turns that off. */
+#if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && \
+    __clang_major__ <= 21
+#define DS__VECTOR_64 __attribute__((target("avx512f,evex512")))
+#else
 #define DS__VECTOR_64 __attribute__((target("avx512f")))
+#endif
 #define DS__VECTOR_HAS_32 1
 #define DS__VECTOR_HAS_64 1
 #else
@@ -5215,12 +5255,42 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
 #define DS__VECTOR_16
 #define DS__VECTOR_HAS_16 1
 
+#if defined(__x86_64__)
+/* Asks the processor for its largest vector that the system saves at a switch of threads. The
+   builtins for this need symbols that some compilers do not link. */
+static int ds__os_vector_read(void) {
+    enum { FMA = 1 << 12, XGETBV = 1 << 27, F16C = 1 << 29, AVX2 = 1 << 5, AVX512F = 1 << 16 };
+
+    const unsigned basic = FMA | XGETBV | F16C;
+    unsigned first[4];
+    unsigned second[4];
+    ds__processor_id(0, 0, first);
+    if (first[0] < 7)
+        return 16;
+
+    ds__processor_id(1, 0, first);
+    ds__processor_id(7, 0, second);
+    if ((first[2] & basic) != basic || !(second[1] & AVX2))
+        return 16;
+
+    unsigned saved = ds__processor_saved();
+    if ((saved & DS__PROCESSOR_SAVES_32) != DS__PROCESSOR_SAVES_32)
+        return 16;
+    return second[1] & AVX512F && (saved & DS__PROCESSOR_SAVES_64) == DS__PROCESSOR_SAVES_64 ? 64
+                                                                                             : 32;
+}
+#endif
+
 /* Returns the size of the processor's largest vector: 16, 32 or 64. */
 DS__SEAM static int ds__os_vector(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        return 64;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : 16;
+    static _Atomic int known;
+    int vector = atomic_load_explicit(&known, memory_order_relaxed);
+    if (vector == 0) {
+        vector = ds__os_vector_read();
+        atomic_store_explicit(&known, vector, memory_order_relaxed);
+    }
+    return vector;
 #else
     return 16;
 #endif
@@ -5310,7 +5380,12 @@ typedef long long ds__os_longs_64 __attribute__((vector_size(64)));
 
 /* Eight numbers of f16, a vector of 16 bytes, to f32 and back, rounded to nearest even. */
 typedef short ds__os_halves_16 __attribute__((vector_size(16)));
+#ifdef __clang__
+typedef __fp16 ds__os_f16s_16 __attribute__((vector_size(16)));
+#define DS__VECTOR_WIDEN(halves) __builtin_convertvector((ds__os_f16s_16)(halves), ds__os_floats_32)
+#else
 #define DS__VECTOR_WIDEN(halves) __builtin_ia32_vcvtph2ps256((ds__os_halves_16)(halves))
+#endif
 #define DS__VECTOR_NARROW(floats) __builtin_ia32_vcvtps2ph256((ds__os_floats_32)(floats), 0)
 
 /* base/thread_block.h - thread-local block of the library.
@@ -12208,7 +12283,7 @@ static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
    begin at the same time. A thread needs some 100 ns to take a piece. */
 static size_t ds__cpu_pieces(double ns) {
     size_t threads = (size_t)ds__cpu.workers + 1;
-    double pieces = ns / DS__CPU_PIECE_NS;
+    double pieces = ns / (double)DS__CPU_PIECE_NS;
     if (pieces > 8 * (double)threads)
         return 8 * threads;
     return pieces > 2 * (double)threads ? (size_t)pieces : 2 * threads;
@@ -12238,7 +12313,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     if (status || first == n)
         return status;
     double rest_ns = (double)took / (double)first * (double)(n - first);
-    if (rest_ns < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
+    if (rest_ns < (double)DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
         return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
@@ -12250,7 +12325,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     job.first = first;
     job.piece_items = items > grain ? items : grain;
     job.pieces = (n - first - 1) / job.piece_items + 1;
-    ds__cpu_job_run(w, s, &job, rest_ns >= DS__CPU_CALL_NS);
+    ds__cpu_job_run(w, s, &job, rest_ns >= (double)DS__CPU_CALL_NS);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
@@ -12269,7 +12344,7 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
         ds__cpu_long(w, 0);
         return status;
     }
-    if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
+    if (runs < 4 || (double)item_ps * (double)n > (double)DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;
     if (n == 1 || k->grain == SIZE_MAX) {
@@ -17865,7 +17940,7 @@ static double ds__cpu_node_ns(const ds__node *n) {
     if (!n || !n->enabled)
         return 0;
     if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
-        return (double)ds__op_bytes(&n->op) / DS__CPU_MOVE_BYTES;
+        return (double)ds__op_bytes(&n->op) / (double)DS__CPU_MOVE_BYTES;
     if (n->kind != DS_NODE_KERNEL)
         return 0;
     uint64_t estimate =
@@ -17887,7 +17962,8 @@ static int ds__cpu_lanes_pay(const ds__cpu_exec *x, double *end) {
         double *lane = &end[e->lane];
         if (e->waits) {
             waits++;
-            *lane = (finish[e->flat] > *lane ? finish[e->flat] : *lane) + DS__CPU_LANE_WAIT_NS;
+            *lane =
+                (finish[e->flat] > *lane ? finish[e->flat] : *lane) + (double)DS__CPU_LANE_WAIT_NS;
             continue;
         }
         double ns = ds__cpu_node_ns(x->flat[e->flat].node);
@@ -17898,8 +17974,8 @@ static int ds__cpu_lanes_pay(const ds__cpu_exec *x, double *end) {
         finish[e->flat] = *lane;
         longest = *lane > longest ? *lane : longest;
     }
-    double shared = (sum + waits * DS__CPU_LANE_WAIT_NS) / ds__cpu.workers;
-    return DS__CPU_LANE_NS + (longest > shared ? longest : shared) < sum;
+    double shared = (sum + waits * (double)DS__CPU_LANE_WAIT_NS) / ds__cpu.workers;
+    return (double)DS__CPU_LANE_NS + (longest > shared ? longest : shared) < sum;
 }
 
 /* Compares lanes with all operations in a row, and stores the result. */

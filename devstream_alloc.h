@@ -1871,7 +1871,7 @@ static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
     const size_t largest = SIZE_MAX & ~(DS__UNIT - 1);
     if ((n & (n - 1)) == 0)
         return n;
-    size_t below = (size_t)1 << (63 - __builtin_clzl(n));
+    size_t below = (size_t)1 << (63 - __builtin_clzll(n));
     size_t step = log2_divisions < 64 ? below >> log2_divisions : 0;
     if (step == 0) /* more divisions than bytes */
         step = below;
@@ -1881,7 +1881,7 @@ static size_t ds__round_by_power2(size_t n, unsigned log2_divisions) {
 /* Returns the entry of roundup_power2_divisions for a size: 1 + log2 of the divisions. 0 is off,
    and so is 1, a single division (pytorch#161139). */
 static inline unsigned ds__config_divisions_of(const ds_mem_config *c, size_t n) {
-    int power = 63 - __builtin_clzl(n) - 20;
+    int power = 63 - __builtin_clzll(n) - 20;
     if (power < 0)
         power = 0;
     return c->roundup_power2_divisions[power < 15 ? power : 15];

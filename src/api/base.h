@@ -5,6 +5,22 @@
 #ifndef DS__API_BASE_H
 #define DS__API_BASE_H
 
+/* Compilers and targets that cannot work are refused before the first include and declaration, so
+   that this is their first message. */
+#if defined(__TINYC__)
+#error "devstream cannot be compiled by tcc, which has no thread-local variables: use gcc or clang"
+#elif defined(_MSC_VER) && !defined(__clang__) && defined(DEVSTREAM_IMPLEMENTATION)
+#error "devstream cannot be implemented by cl: compile devstream.c with clang-cl and link its object"
+#elif !defined(__GNUC__) && !defined(__clang__) && !defined(_MSC_VER)
+#error "devstream needs the attributes and builtins of gcc or clang, which this compiler lacks"
+#elif !defined(__linux__)
+#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
+#elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
+#error "devstream needs a 64-bit target: compile without -m32 or -mx32, with a 64-bit compiler"
+#elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "devstream needs a little-endian target: x86-64 or aarch64"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,10 +33,6 @@
 /** Version as one number: 10000 * major + 100 * minor + patch. */
 #define DEVSTREAM_VERSION \
     (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
-
-#if !defined(__linux__)
-#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
-#endif
 
 #if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
 #define DEVSTREAM_API __attribute__((visibility("default")))

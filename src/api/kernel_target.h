@@ -91,9 +91,12 @@ static inline __attribute__((device, always_inline)) float dsk__rcp_approx(float
 #define DS__DEVICE_FN static inline __attribute__((always_inline))
 #define DS__CONSTANT_ONLY
 /* Unless the program is compiled with -fno-math-errno, gcc sets errno for negative arguments of the
-   builtin, and therefore generates no vector code. clang vectorizes the instruction below. It is
-   called without emmintrin.h, which would show macros of the C library. */
-#if defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
+   builtin, and therefore generates no vector code. clang vectorizes the instruction below, which
+   its newest versions call by another name. emmintrin.h would show macros of the C library. */
+#if defined(__clang__) && __clang_major__ >= 19 && !defined(__NO_MATH_ERRNO__)
+#define DS__SQRTF(x) __builtin_elementwise_sqrt(x)
+#define DS__SQRT(x) __builtin_elementwise_sqrt(x)
+#elif defined(__NO_MATH_ERRNO__) || !defined(__x86_64__)
 #define DS__SQRTF(x) __builtin_sqrtf(x)
 #define DS__SQRT(x) __builtin_sqrt(x)
 #else

@@ -42,7 +42,7 @@ static double ds__cpu_node_ns(const ds__node *n) {
     if (!n || !n->enabled)
         return 0;
     if (n->kind == DS_NODE_COPY || n->kind == DS_NODE_FILL)
-        return (double)ds__op_bytes(&n->op) / DS__CPU_MOVE_BYTES;
+        return (double)ds__op_bytes(&n->op) / (double)DS__CPU_MOVE_BYTES;
     if (n->kind != DS_NODE_KERNEL)
         return 0;
     uint64_t estimate =
@@ -64,7 +64,8 @@ static int ds__cpu_lanes_pay(const ds__cpu_exec *x, double *end) {
         double *lane = &end[e->lane];
         if (e->waits) {
             waits++;
-            *lane = (finish[e->flat] > *lane ? finish[e->flat] : *lane) + DS__CPU_LANE_WAIT_NS;
+            *lane =
+                (finish[e->flat] > *lane ? finish[e->flat] : *lane) + (double)DS__CPU_LANE_WAIT_NS;
             continue;
         }
         double ns = ds__cpu_node_ns(x->flat[e->flat].node);
@@ -75,8 +76,8 @@ static int ds__cpu_lanes_pay(const ds__cpu_exec *x, double *end) {
         finish[e->flat] = *lane;
         longest = *lane > longest ? *lane : longest;
     }
-    double shared = (sum + waits * DS__CPU_LANE_WAIT_NS) / ds__cpu.workers;
-    return DS__CPU_LANE_NS + (longest > shared ? longest : shared) < sum;
+    double shared = (sum + waits * (double)DS__CPU_LANE_WAIT_NS) / ds__cpu.workers;
+    return (double)DS__CPU_LANE_NS + (longest > shared ? longest : shared) < sum;
 }
 
 /* Compares lanes with all operations in a row, and stores the result. */

@@ -46,7 +46,7 @@ static uint32_t ds__cpu_item_ps(uint64_t ns, size_t items) {
    begin at the same time. A thread needs some 100 ns to take a piece. */
 static size_t ds__cpu_pieces(double ns) {
     size_t threads = (size_t)ds__cpu.workers + 1;
-    double pieces = ns / DS__CPU_PIECE_NS;
+    double pieces = ns / (double)DS__CPU_PIECE_NS;
     if (pieces > 8 * (double)threads)
         return 8 * threads;
     return pieces > 2 * (double)threads ? (size_t)pieces : 2 * threads;
@@ -76,7 +76,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     if (status || first == n)
         return status;
     double rest_ns = (double)took / (double)first * (double)(n - first);
-    if (rest_ns < DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
+    if (rest_ns < (double)DS__CPU_SPLIT_NS || ds__cpu.is_inline || ds__cpu.seed)
         return k->cpu_fn(first, n - first, args);
     ds__cpu_job job;
     memset(&job, 0, sizeof job);
@@ -88,7 +88,7 @@ static int ds__cpu_kernel_items(ds__cpu_worker *w, ds__cpu_stream *s, const ds__
     job.first = first;
     job.piece_items = items > grain ? items : grain;
     job.pieces = (n - first - 1) / job.piece_items + 1;
-    ds__cpu_job_run(w, s, &job, rest_ns >= DS__CPU_CALL_NS);
+    ds__cpu_job_run(w, s, &job, rest_ns >= (double)DS__CPU_CALL_NS);
     return atomic_load_explicit(&job.status, memory_order_relaxed);
 }
 
@@ -107,7 +107,7 @@ static int ds__cpu_kernel(ds__cpu_worker *w, ds__cpu_stream *s, const ds__op *op
         ds__cpu_long(w, 0);
         return status;
     }
-    if (runs < 4 || (double)item_ps * (double)n > DS__CPU_LONG_NS * 1000.0)
+    if (runs < 4 || (double)item_ps * (double)n > (double)DS__CPU_LONG_NS * 1000.0)
         ds__cpu_long(w, 1);
     int status;
     if (n == 1 || k->grain == SIZE_MAX) {

@@ -11,6 +11,26 @@
 
 #include "linux.h"
 
+#if defined(__x86_64__)
+/* Writes a leaf of the processor's description: eax, ebx, ecx, edx. */
+DS__SEAM static void ds__processor_id(unsigned leaf, unsigned part, unsigned out[4]) {
+    __asm__ __volatile__("cpuid"
+                         : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3])
+                         : "0"(leaf), "2"(part));
+}
+
+/* Registers that the system saves at a switch of threads: vectors of up to 32 or 64 bytes. */
+enum { DS__PROCESSOR_SAVES_32 = 0x06, DS__PROCESSOR_SAVES_64 = 0xe6 };
+
+/* Returns the set of registers that the system saves. The processor must have xgetbv. */
+DS__SEAM static unsigned ds__processor_saved(void) {
+    unsigned low;
+    unsigned high;
+    __asm__ __volatile__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+#endif
+
 /* Tells the processor that the thread spins. */
 static inline void ds__processor_pause(void) {
 #if defined(__x86_64__)

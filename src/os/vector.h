@@ -16,10 +16,19 @@
 #define DS__OS_VECTOR_H
 
 #include "linux.h"
+#include "processor.h"
+
+#include <stdatomic.h>
 
 #if defined(__x86_64__)
 #define DS__VECTOR_32 __attribute__((target("avx2,f16c")))
+/* clang 18 to 21 has vectors of 64 bytes in a feature of its own, and zig turns that off. */
+#if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && \
+    __clang_major__ <= 21
+#define DS__VECTOR_64 __attribute__((target("avx512f,evex512")))
+#else
 #define DS__VECTOR_64 __attribute__((target("avx512f")))
+#endif
 #define DS__VECTOR_HAS_32 1
 #define DS__VECTOR_HAS_64 1
 #else
@@ -29,12 +38,42 @@
 #define DS__VECTOR_16
 #define DS__VECTOR_HAS_16 1
 
+#if defined(__x86_64__)
+/* Asks the processor for its largest vector that the system saves at a switch of threads. The
+   builtins for this need symbols that some compilers do not link. */
+static int ds__os_vector_read(void) {
+    enum { FMA = 1 << 12, XGETBV = 1 << 27, F16C = 1 << 29, AVX2 = 1 << 5, AVX512F = 1 << 16 };
+
+    const unsigned basic = FMA | XGETBV | F16C;
+    unsigned first[4];
+    unsigned second[4];
+    ds__processor_id(0, 0, first);
+    if (first[0] < 7)
+        return 16;
+
+    ds__processor_id(1, 0, first);
+    ds__processor_id(7, 0, second);
+    if ((first[2] & basic) != basic || !(second[1] & AVX2))
+        return 16;
+
+    unsigned saved = ds__processor_saved();
+    if ((saved & DS__PROCESSOR_SAVES_32) != DS__PROCESSOR_SAVES_32)
+        return 16;
+    return second[1] & AVX512F && (saved & DS__PROCESSOR_SAVES_64) == DS__PROCESSOR_SAVES_64 ? 64
+                                                                                             : 32;
+}
+#endif
+
 /* Returns the size of the processor's largest vector: 16, 32 or 64. */
 DS__SEAM static int ds__os_vector(void) {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
-        return 64;
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 32 : 16;
+    static _Atomic int known;
+    int vector = atomic_load_explicit(&known, memory_order_relaxed);
+    if (vector == 0) {
+        vector = ds__os_vector_read();
+        atomic_store_explicit(&known, vector, memory_order_relaxed);
+    }
+    return vector;
 #else
     return 16;
 #endif
@@ -124,7 +163,12 @@ typedef long long ds__os_longs_64 __attribute__((vector_size(64)));
 
 /* Eight numbers of f16, a vector of 16 bytes, to f32 and back, rounded to nearest even. */
 typedef short ds__os_halves_16 __attribute__((vector_size(16)));
+#ifdef __clang__
+typedef __fp16 ds__os_f16s_16 __attribute__((vector_size(16)));
+#define DS__VECTOR_WIDEN(halves) __builtin_convertvector((ds__os_f16s_16)(halves), ds__os_floats_32)
+#else
 #define DS__VECTOR_WIDEN(halves) __builtin_ia32_vcvtph2ps256((ds__os_halves_16)(halves))
+#endif
 #define DS__VECTOR_NARROW(floats) __builtin_ia32_vcvtps2ph256((ds__os_floats_32)(floats), 0)
 
 #endif
