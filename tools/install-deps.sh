@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1.
 set -u
 [ $# -gt 0 ] || set -- check
@@ -51,6 +51,14 @@ bench|have mpicc && have mpirun|libopenmpi-dev openmpi-bin|openmpi-devel|openmpi
 source|have clang-format-14|clang-format-14|-|-|-|-|clang-format 14 (another version formats differently)
 kernels|have clang-14|clang-14|-|-|-|-|clang 14 by the name of clang-14 (the PTX of another version differs)
 model|have spin|spin|-|-|-|-|spin
+compilers|have clang-13|clang-13|-|-|-|-|clang 13 by the name of clang-13
+compilers|have clang-15|clang-15|-|-|-|-|clang 15 by the name of clang-15
+compilers|have clang-16|clang-16|-|-|-|-|clang 16 by the name of clang-16
+compilers|have clang-19|clang-19|-|-|-|-|clang 19 by the name of clang-19
+compilers|have clang-22|clang-22|-|-|-|-|clang 22 by the name of clang-22
+compilers|have gcc-11|gcc-11|-|-|-|-|gcc 11 by the name of gcc-11
+compilers|have tcc|tcc|tcc|tcc|tcc|tcc|tcc
+compilers|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (zig)
 page|browser|chromium|chromium|chromium|chromium|chromium|Chromium
 page|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (Perfetto's viewer)
 END
