@@ -3549,8 +3549,7 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int li
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
    layers include this file and not the rooms themselves.
 
-   Invariants: except for entry files and the list of drivers, no other room may have a
-   conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
+   Invariants: system.h chooses the rooms of the operating system.
    Locks: none.
    Threads: any. */
 
@@ -3566,6 +3565,398 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int li
 #if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L || defined(__STDC_NO_ATOMICS__)
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
+
+/* os/system.h - chooses the operating system.
+
+   Includes the rooms of one system. linux.h, linux_share.h and linux_machine.h are the model of a
+   port: they and the rooms posix*.h define all functions and types that other rooms use, and their
+   comments are the contract. All functions exist on every system. If a system cannot do something,
+   the function returns its value for a failure, or does nothing if its comment allows that.
+
+   Invariants: except for entry files and the list of drivers, this is the only room that has a
+   conditional around an include.
+   Locks: none.
+   Threads: any. */
+
+/* os/compiler.h - compiler and standard library.
+
+   Includes the headers of standard C that all rooms use, and defines markers for the compiler:
+   likely and unlikely conditions, functions that only some drivers or layers use, and builds with
+   a sanitizer.
+
+   Invariants: nothing here depends on the operating system.
+   Locks: none.
+   Threads: any. */
+
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DS__LIKELY(x) __builtin_expect(!!(x), 1)
+#define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
+#define DS__FOREVER UINT64_MAX
+#define DS__SEAM __attribute__((unused)) /* for functions that only some drivers or layers use */
+
+#if defined(__SANITIZE_THREAD__)
+#define DS__SANITIZED 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define DS__SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || \
+    __has_feature(memory_sanitizer)
+#define DS__SANITIZED 1
+#endif
+#endif
+
+/* os/affinity_mask.h - sets of processors.
+
+   Defines ds__os_affinity, a set of processors. The room of the system reads and sets the affinity
+   mask of the calling thread (ds__os_affinity_get, ds__os_affinity_set), and counts the processors
+   that the process may use (ds__os_processors).
+
+   Invariants: processors are numbered as by the system, from 0 to DS__OS_PROCESSORS - 1. A mask that
+   was read has at least one processor.
+   Locks: none.
+   Threads: any. A new thread has the mask of the thread that starts it. */
+
+/* more than any kernel is configured for; the system call wants whole words */
+enum { DS__OS_PROCESSORS = 8192 };
+
+/* A set of processors. */
+typedef struct ds__os_affinity {
+    uint64_t word[DS__OS_PROCESSORS / (8 * sizeof(uint64_t))];
+} ds__os_affinity;
+
+static inline int ds__os_affinity_has(const ds__os_affinity *mask, unsigned processor) {
+    const unsigned bits = 8 * sizeof mask->word[0];
+    return processor < DS__OS_PROCESSORS && mask->word[processor / bits] >> processor % bits & 1;
+}
+
+static inline void ds__os_affinity_add(ds__os_affinity *mask, unsigned processor) {
+    const unsigned bits = 8 * sizeof mask->word[0];
+    mask->word[processor / bits] |= (uint64_t)1 << processor % bits;
+}
+
+static inline int ds__os_affinity_count(const ds__os_affinity *mask) {
+    int n = 0;
+    for (size_t i = 0; i < sizeof mask->word / sizeof mask->word[0]; i++)
+        n += __builtin_popcountll(mask->word[i]);
+    return n;
+}
+
+#if defined(_WIN32)
+#error "devstream is not implemented for Windows, so far"
+#else
+
+/* os/posix.h - system calls that POSIX systems share.
+
+   Wraps the clock, shared libraries, the process and address space, for Linux (linux.h) and other
+   systems of this kind.
+
+   Invariants: sizes and alignments of reserved address space are multiples of a page. Values that
+   the headers hide in strict C11 are written here once.
+   Locks: none.
+   Threads: any; no function keeps state of its own. */
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Declarations and values that strict -std=c11 hides. clockid_t is an int in glibc and musl. */
+extern int clock_gettime(int clock, struct timespec *out);
+extern int madvise(void *at, size_t size, int advice);
+
+#define DS__CLOCK_REALTIME 0
+#define DS__CLOCK_MONOTONIC 1
+#define DS__MAP_ANONYMOUS 0x20
+#define DS__MAP_NORESERVE 0x4000
+#define DS__MAP_POPULATE 0x8000
+#define DS__O_CLOEXEC 0x80000
+#define DS__RTLD_NOLOAD 4
+#define DS__MADV_DONTNEED 4
+
+/* Returns the time of the monotonic clock in nanoseconds. */
+DS__SEAM static uint64_t ds__now_ns(void) {
+    struct timespec t;
+    clock_gettime(DS__CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Nanoseconds since 1970. */
+DS__SEAM static int64_t ds__os_wall_ns(void) {
+    struct timespec t;
+    clock_gettime(DS__CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Loads a shared library; NULL: it cannot be loaded. Programs that use this link with -ldl before
+   glibc 2.34. */
+DS__SEAM static void *ds__os_library_open(const char *path) {
+    return dlopen(path, RTLD_NOW);
+}
+
+/* Returns the address of a symbol; NULL: there is none. library NULL: a symbol of the program or of
+   a library that it is linked with. */
+DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
+    return dlsym(library, name);
+}
+
+DS__SEAM static void ds__os_library_close(void *library) {
+    dlclose(library);
+}
+
+/* Returns a library that the process has loaded already, under any path. NULL: it has not. */
+DS__SEAM static void *ds__os_library_loaded(const char *name) {
+    return dlopen(name, RTLD_NOW | DS__RTLD_NOLOAD);
+}
+
+/* Loads a shared library whose symbols the libraries that are loaded later can use. Returns NULL on
+   failure, with the reason in *out_error; the text is valid until the thread's next such call. */
+DS__SEAM static void *ds__os_library_share(const char *path, const char **out_error) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    *out_error = library ? NULL : dlerror();
+    return library;
+}
+
+/* Returns the number by which tools know the process. */
+DS__SEAM static unsigned ds__os_process_id(void) {
+    return (unsigned)getpid();
+}
+
+/* Allocates memory at a multiple of `align`, a power of two; the size is rounded up to it. NULL: no
+   memory. */
+DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
+    return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
+}
+
+DS__SEAM static void ds__os_aligned_free(void *at) {
+    free(at);
+}
+
+/* Returns the bytes of a page, a power of two. */
+DS__SEAM static size_t ds__os_page(void) {
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Reserves address space without memory, aligned to a power of two. NULL: there is none. The size
+   is a multiple of a page. */
+DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
+    const int flags = MAP_PRIVATE | DS__MAP_ANONYMOUS | DS__MAP_NORESERVE;
+    if (size > SIZE_MAX - align)
+        return NULL;
+    char *at = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    size_t before = (align - (uintptr_t)at % align) % align;
+    if (before)
+        munmap(at, before);
+    munmap(at + before + size, align - before);
+    return at + before;
+}
+
+/* Allows or forbids accesses to whole pages. Returns 0 if the system refuses. */
+DS__SEAM static int ds__os_protect(void *at, size_t size, int allow) {
+    return mprotect(at, size, allow ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
+}
+
+/* Returns the memory to the system; an access to the addresses is a fault then. If the process has
+   too many mappings, the addresses stay accessible. */
+DS__SEAM static void ds__os_decommit(void *at, size_t size) {
+    const int flags = MAP_PRIVATE | MAP_FIXED | DS__MAP_ANONYMOUS | DS__MAP_NORESERVE;
+    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED)
+        madvise(at, size, DS__MADV_DONTNEED);
+}
+
+DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
+    munmap(at, size);
+}
+
+DS__SEAM static void ds__os_close(int fd) {
+    close(fd);
+}
+
+DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+DS__SEAM static void ds__os_unmap(void *at, size_t size) {
+    munmap(at, size);
+}
+
+/* os/posix_file.h - files of POSIX systems.
+
+   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared memory
+   (ds__os_file_map). The system writes the contents to the file, even if the process is killed at
+   any moment.
+
+   Invariants: the file is new: a process that has an older file of this name mapped keeps that one.
+   All blocks of the file are allocated, so an access to the mapping cannot fail for lack of space.
+   Locks: none.
+   Threads: any; no function keeps state of its own. */
+
+#include <dirent.h>
+#include <glob.h>
+#include <sys/stat.h>
+
+/* Declaration that strict -std=c11 hides. */
+extern int lstat(const char *path, struct stat *out);
+
+/* Returns 1 if is_fn returns 1 for a name in the folder. */
+DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
+    DIR *folder = opendir(path);
+    int is = 0;
+    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;)
+        is = is_fn(one->d_name);
+    if (folder)
+        closedir(folder);
+    return is;
+}
+
+/* Gives the last file, in the order of names, that matches a pattern of glob(). Returns 0 if there
+   is none, or if its path is too long. */
+DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t size) {
+    glob_t found;
+    int is = 0;
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return 0;
+    if (found.gl_pathc > 0) {
+        int n = snprintf(out, size, "%s", found.gl_pathv[found.gl_pathc - 1]);
+        is = n > 0 && (size_t)n < size;
+    }
+    globfree(&found);
+    return is;
+}
+
+/* Writes `size` zeros. Returns 0 after a failure; errno has it. */
+static int ds__os_write_zeros(int fd, size_t size) {
+    static const char zeros[1 << 16];
+    while (size) {
+        ssize_t n = write(fd, zeros, size < sizeof zeros ? size : sizeof zeros);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return 0;
+        size -= (size_t)n;
+    }
+    return 1;
+}
+
+/* Creates a file of zeros and maps it. A regular file of this name is replaced; anything else is
+   left alone, for instance a device. Returns NULL after a failure, and errno has it. */
+DS__SEAM static void *ds__os_file_map(const char *path, size_t size) {
+    struct stat info;
+    if (lstat(path, &info) == 0) {
+        if (!S_ISREG(info.st_mode)) {
+            errno = EEXIST;
+            return NULL;
+        }
+        if (unlink(path))
+            return NULL;
+    }
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | DS__O_CLOEXEC, 0644);
+    if (fd < 0)
+        return NULL;
+
+    void *at = MAP_FAILED;
+    if (ds__os_write_zeros(fd, size))
+        at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | DS__MAP_POPULATE, fd, 0);
+    int error = errno;
+    close(fd);
+    if (at != MAP_FAILED)
+        return at;
+    unlink(path);
+    errno = error;
+    return NULL;
+}
+
+/* os/posix_thread.h - threads of POSIX systems.
+
+   Wraps mutexes, conditions, threads, thread-specific data and fork handlers for thread.h, which
+   describes their use.
+
+   Invariants: functions that can fail return 0 or the system's error number.
+   Locks: each ds__mutex is one. Users lock it by the functions of thread.h, which count locks.
+   Threads: any. */
+
+#include <pthread.h>
+
+typedef pthread_mutex_t ds__mutex;
+typedef pthread_cond_t ds__condition;
+typedef pthread_t ds__os_thread;
+typedef pthread_key_t ds__os_thread_key;
+
+#define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+#define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
+
+DS__SEAM static void ds__os_mutex_init(ds__mutex *m) {
+    pthread_mutex_init(m, NULL);
+}
+
+static inline void ds__os_mutex_lock(ds__mutex *m) {
+    pthread_mutex_lock(m);
+}
+
+static inline void ds__os_mutex_unlock(ds__mutex *m) {
+    pthread_mutex_unlock(m);
+}
+
+/* Returns 1 if the caller has the mutex now. */
+static inline int ds__os_mutex_trylock(ds__mutex *m) {
+    return pthread_mutex_trylock(m) == 0;
+}
+
+DS__SEAM static void ds__os_mutex_destroy(ds__mutex *m) {
+    pthread_mutex_destroy(m);
+}
+
+/* Releases the mutex, sleeps until a broadcast, and takes the mutex again. It may return without
+   a broadcast. */
+DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
+    pthread_cond_wait(c, m);
+}
+
+DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
+    pthread_cond_broadcast(c);
+}
+
+/* Starts a thread, which must be joined. */
+DS__SEAM static int ds__os_thread_start(ds__os_thread *out, void *(*main_fn)(void *), void *user) {
+    return pthread_create(out, NULL, main_fn, user);
+}
+
+DS__SEAM static void ds__os_thread_join(ds__os_thread thread) {
+    pthread_join(thread, NULL);
+}
+
+/* Creates thread-specific data. `ended_fn` is called on an ending thread with the thread's value
+   if that is not NULL. */
+DS__SEAM static int ds__os_thread_key_create(ds__os_thread_key *out, void (*ended_fn)(void *)) {
+    return pthread_key_create(out, ended_fn);
+}
+
+DS__SEAM static int ds__os_thread_key_set(ds__os_thread_key key, const void *value) {
+    return pthread_setspecific(key, value);
+}
+
+DS__SEAM static void ds__os_thread_key_delete(ds__os_thread_key key) {
+    pthread_key_delete(key);
+}
+
+/* Registers functions that are called around each fork: before it, and after it in the parent
+   and in the child. Each may be NULL. */
+DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(void),
+                                   void (*child_fn)(void)) {
+    return pthread_atfork(before_fn, parent_fn, child_fn);
+}
+
+#if defined(__linux__)
 
 /* os/cgroup.h - limits of control groups.
 
@@ -3738,76 +4129,22 @@ static ds__cgroup_limit ds__cgroup_limits(const char *root) {
     return limit;
 }
 
-/* os/linux.h - Linux, C library and processor.
+/* os/linux.h - Linux.
 
-   Wraps the calls that depend on Linux, the C library or the processor. They concern the clock,
-   futexes, address space, shared memory, byte locks of files and signal masks. The main users
-   are the CPU driver and the shared-memory registry (base/ipc_registry.h).
+   Wraps the calls that depend on Linux: futexes, barriers, pages, the threads of the library and
+   links between files. linux_share.h has shared memory, linux_machine.h what Linux tells about the
+   machine, and posix.h the calls that other systems have as well.
 
-   Invariants: sizes and alignments of reserved address space are multiples of a page. A shared
-   memory object (ds__os_memfd) has no name in the file system and never changes its size.
-   ds__os_memfd_open opens only an object with the given cookie and size. Both report the cause
-   of a failure in errno.
-   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
-   requested without waiting. The kernel releases it when the file is closed or the process
-   ends.
-   Threads: any; no function keeps state of its own. ds__os_library_thread and
-   ds__os_take_signals change the mask of the calling thread only, which must be a thread of the
-   library. */
+   Invariants: sizes of reserved address space are multiples of a page.
+   Locks: none.
+   Threads: any; no function keeps state of its own. ds__os_library_thread and ds__os_take_signals
+   change the mask of the calling thread only, which must be a thread of the library. */
 
-#include <dirent.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-/* ---- >>os: all that depends on Linux, the C library and the processor ------------------------ */
 
 /* Declarations that strict -std=c11 hides. */
 extern long syscall(long number, ...);
-/* clockid_t is an int in glibc and musl */
-extern int clock_gettime(int clock, struct timespec *out);
-extern int madvise(void *at, size_t size, int advice);
 extern int sched_getcpu(void);
-
-#define DS__LIKELY(x) __builtin_expect(!!(x), 1)
-#define DS__UNLIKELY(x) __builtin_expect(!!(x), 0)
-#define DS__FOREVER UINT64_MAX
-#define DS__SEAM __attribute__((unused)) /* for functions that only some drivers or layers use */
-
-#if defined(__SANITIZE_THREAD__)
-#define DS__SANITIZED 1
-#elif defined(__SANITIZE_ADDRESS__)
-#define DS__SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer) || \
-    __has_feature(memory_sanitizer)
-#define DS__SANITIZED 1
-#endif
-#endif
-
-/* Returns the time of the monotonic clock in nanoseconds. */
-DS__SEAM static uint64_t ds__now_ns(void) {
-    struct timespec t;
-    clock_gettime(1 /* CLOCK_MONOTONIC */, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Nanoseconds since 1970. */
-DS__SEAM static int64_t ds__os_wall_ns(void) {
-    struct timespec t;
-    clock_gettime(0 /* CLOCK_REALTIME */, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
 DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
@@ -3823,22 +4160,6 @@ DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint
 
 DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
     syscall(SYS_futex, word, 129 /* FUTEX_WAKE_PRIVATE */, count, NULL, NULL, 0);
-}
-
-/* Loads a shared library; NULL: it cannot be loaded. Programs that use this link with -ldl before
-   glibc 2.34. */
-DS__SEAM static void *ds__os_library_open(const char *path) {
-    return dlopen(path, RTLD_NOW);
-}
-
-/* Returns the address of a symbol; NULL: there is none. library NULL: a symbol of the program or of
-   a library that it is linked with. */
-DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
-    return dlsym(library, name);
-}
-
-DS__SEAM static void ds__os_library_close(void *library) {
-    dlclose(library);
 }
 
 /* Sleeps for less than a second. */
@@ -3857,11 +4178,6 @@ DS__SEAM static int ds__os_processor(void) {
     return sched_getcpu();
 }
 
-/* Returns the number by which tools know the process. */
-DS__SEAM static unsigned ds__os_process_id(void) {
-    return (unsigned)getpid();
-}
-
 /* Returns the number by which tools know the thread. */
 DS__SEAM static uint32_t ds__os_thread_id(void) {
     return (uint32_t)syscall(SYS_gettid);
@@ -3877,61 +4193,6 @@ DS__SEAM static void ds__os_barrier(void) {
     syscall(SYS_membarrier, 8 /* MEMBARRIER_CMD_PRIVATE_EXPEDITED */, 0, 0);
 }
 
-/* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
-   groups. */
-DS__SEAM static size_t ds__os_memory(void) {
-    long pages = sysconf(_SC_PHYS_PAGES);
-    long page = sysconf(_SC_PAGESIZE);
-    size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
-    uint64_t limit = ds__cgroup_limits("").memory;
-    return all > limit ? (size_t)limit : all;
-}
-
-/* Writes the system's name of the processor. Returns 0 if there is none, as on many systems with
-   aarch64. */
-DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
-    char line[256];
-    int found = 0;
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    while (f && !found && fgets(line, sizeof line, f)) {
-        const char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon || !colon[1])
-            continue;
-        line[strcspn(line, "\n")] = 0;
-        snprintf(out, size, "%s", colon + 2);
-        found = 1;
-    }
-    if (f)
-        fclose(f);
-    return found;
-}
-
-/* Allocates memory at a multiple of `align`, a power of two; the size is rounded up to it. NULL: no
-   memory. */
-DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
-    return size > SIZE_MAX - align ? NULL : aligned_alloc(align, (size + align - 1) & ~(align - 1));
-}
-
-DS__SEAM static void ds__os_aligned_free(void *at) {
-    free(at);
-}
-
-/* Reserves address space without memory, aligned to a power of two. NULL: there is none. The size
-   is a multiple of a page. */
-DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
-    const int flags = MAP_PRIVATE | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
-    if (size > SIZE_MAX - align)
-        return NULL;
-    char *at = mmap(NULL, size + align, PROT_NONE, flags, -1, 0);
-    if (at == MAP_FAILED)
-        return NULL;
-    size_t before = (align - (uintptr_t)at % align) % align;
-    if (before)
-        munmap(at, before);
-    munmap(at + before + size, align - before);
-    return at + before;
-}
-
 /* Maps zeroed memory at the addresses, in large pages if the system has them. Returns 0 if there is
    no memory. */
 DS__SEAM static int ds__os_commit(void *at, size_t size) {
@@ -3939,16 +4200,6 @@ DS__SEAM static int ds__os_commit(void *at, size_t size) {
         return 0;
     madvise(at, size, 14 /* MADV_HUGEPAGE */);
     return 1;
-}
-
-/* Returns the bytes of a page, a power of two. */
-DS__SEAM static size_t ds__os_page(void) {
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
-
-/* Allows or forbids accesses to whole pages. Returns 0 if the system refuses. */
-DS__SEAM static int ds__os_protect(void *at, size_t size, int allow) {
-    return mprotect(at, size, allow ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
 }
 
 /* Asks for large pages at the addresses. Returns 0 if the system has none. */
@@ -3965,19 +4216,6 @@ DS__SEAM static int ds__os_prefer_node(void *at, size_t size, int node) {
     return syscall(SYS_mbind, at, size, 1 /* MPOL_PREFERRED */, mask, 1025ul, 0u) ? errno : 0;
 }
 
-/* Returns the memory to the system; an access to the addresses is a fault then. If the process has
-   too many mappings, the addresses stay accessible. */
-DS__SEAM static void ds__os_decommit(void *at, size_t size) {
-    const int flags =
-        MAP_PRIVATE | MAP_FIXED | 0x20 /* MAP_ANONYMOUS */ | 0x4000 /* MAP_NORESERVE */;
-    if (mmap(at, size, PROT_NONE, flags, -1, 0) == MAP_FAILED)
-        madvise(at, size, 4 /* MADV_DONTNEED */);
-}
-
-DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
-    munmap(at, size);
-}
-
 /* Returns 0 if the process has no memory at the address. Addresses that are only reserved count
    as memory. */
 DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
@@ -3988,6 +4226,76 @@ DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
     errno = before;
     return mapped;
 }
+
+/* Reads a symbolic link. Returns 0 if it is not a link, or too long. */
+DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
+    long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
+    if (n <= 0 || (size_t)n >= size)
+        return 0;
+    out[n] = 0;
+    return 1;
+}
+
+#define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
+
+/* Prepares a thread of the library. The thread gets a name by which ds__os_program_ended knows it,
+   and blocks signals, so handlers run on threads of the program. The C library's own signals (32 to
+   34, for instance of setuid) and those of faults are not blocked. */
+DS__SEAM static void ds__os_library_thread(void) {
+    static const int
+        open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
+                   6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
+    uint64_t set = ~(uint64_t)0;
+    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
+        set &= ~((uint64_t)1 << (open[i] - 1));
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+    syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
+}
+
+/* Unblocks all signals on the calling thread of the library. */
+DS__SEAM static void ds__os_take_signals(void) {
+    uint64_t set = 0;
+    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+}
+
+/* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
+static int ds__os_is_program_thread(const char *name) {
+    char path[300];
+    char line[64];
+    if (*name < '0' || *name > '9')
+        return 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    const char *rest = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    /* "1 (name) S ...": Z and X are ended threads; threads of any devstream in this process have
+       the name */
+    if (!rest || !rest[1] || rest[2] == 'Z' || rest[2] == 'X')
+        return 0;
+    return !strstr(line, "(" DS__OS_THREAD_NAME ")");
+}
+
+/* Returns 1 if all threads of the program have ended, the main thread included. */
+DS__SEAM static int ds__os_program_ended(void) {
+    return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
+}
+
+/* os/linux_share.h - shared memory of several processes on Linux.
+
+   Provides shared memory that other processes open (ds__os_memfd), byte locks that end with their
+   process (ds__os_hold_byte), waits between processes, and random numbers that identify memory
+   (ds__os_cookie). The main users are the CPU driver and the shared-memory registry
+   (base/ipc_registry.h).
+
+   Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never changes
+   its size. ds__os_memfd_open opens only an object with the given cookie and size. Both report the
+   cause of a failure in errno.
+   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
+   requested without waiting. The kernel releases it when the file is closed or the process
+   ends.
+   Threads: any; no function keeps state of its own. */
 
 /* Creates memory that other processes can open through /proc/PID/fd/N, and that no file name
    outlives. `cookie` identifies the memory. Its size is fixed, and no pages are allocated yet.
@@ -4004,26 +4312,6 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
         return -1;
     }
     return fd;
-}
-
-/* Reads a symbolic link. Returns 0 if it is not a link, or too long. */
-DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
-    long n = syscall(SYS_readlinkat, -100 /* AT_FDCWD */, path, out, size);
-    if (n <= 0 || (size_t)n >= size)
-        return 0;
-    out[n] = 0;
-    return 1;
-}
-
-/* Returns 1 if is_fn returns 1 for a name in the folder. */
-DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
-    DIR *folder = opendir(path);
-    int is = 0;
-    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;)
-        is = is_fn(one->d_name);
-    if (folder)
-        closedir(folder);
-    return is;
 }
 
 static int ds__os_is_memfd(const char *path, uint64_t cookie) {
@@ -4047,7 +4335,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
             errno = ENOENT;
         return -1;
     }
-    int got = open(path, O_RDWR | 0x80000 /* O_CLOEXEC */);
+    int got = open(path, O_RDWR | DS__O_CLOEXEC);
     if (got < 0)
         return -1;
     snprintf(mine, sizeof mine, "/proc/self/fd/%d", got);
@@ -4061,10 +4349,6 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
     return -1;
 }
 
-DS__SEAM static void ds__os_close(int fd) {
-    close(fd);
-}
-
 /* Allocates the pages of these bytes, so that an access cannot fail. Returns 0 if there is no
    memory. */
 DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
@@ -4075,18 +4359,9 @@ DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     return r == 0;
 }
 
-DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
-    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return at == MAP_FAILED ? NULL : at;
-}
-
 /* Keeps the mapping, and with it the open file, from forked children. */
 DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
-}
-
-DS__SEAM static void ds__os_unmap(void *at, size_t size) {
-    munmap(at, size);
 }
 
 /* Takes the lock of a byte for the open file, until the file is closed; the kernel closes it at the
@@ -4133,37 +4408,146 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
+/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller sleeps.
+   shared: other processes change the word. */
+DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
+    return (ds__sleep){ value, (uintptr_t)word, 2u /* of 32 bits */ | (shared ? 0 : 128u), 0 };
+}
+
 /* Sleeps while all words have these values. Before Linux 5.16 there is no wait for several words;
    it sleeps for half a millisecond then. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     uint64_t until = ds__now_ns() + timeout_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
     struct timespec nap = { 0, 500000 };
-    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, 1 /* CLOCK_MONOTONIC */) < 0 &&
+    if (syscall(449 /* SYS_futex_waitv */, list, count, 0, &t, DS__CLOCK_MONOTONIC) < 0 &&
         errno == ENOSYS)
         syscall(SYS_nanosleep, &nap, NULL);
 }
 
-#define DS__OS_THREAD_NAME "devstream" /* at most 15 characters */
+/* os/linux_machine.h - the machine and the process, as Linux shows them.
 
-/* Prepares a thread of the library. The thread gets a name by which ds__os_program_ended knows it,
-   and blocks signals, so handlers run on threads of the program. The C library's own signals (32 to
-   34, for instance of setuid) and those of faults are not blocked. */
-DS__SEAM static void ds__os_library_thread(void) {
-    static const int
-        open[] = { 32,           33,          34,          4 /* ILL */,   5 /* TRAP */,
-                   6 /* ABRT */, 7 /* BUS */, 8 /* FPE */, 11 /* SEGV */, 31 /* SYS */ };
-    uint64_t set = ~(uint64_t)0;
-    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
-        set &= ~((uint64_t)1 << (open[i] - 1));
-    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
-    syscall(SYS_prctl, 15 /* PR_SET_NAME */, DS__OS_THREAD_NAME, 0, 0, 0);
+   Reads the memory, the name of the processor, its largest cache, the processors and the nodes of
+   memory from system calls and from files in /proc and /sys, and gets and sets the affinity mask of
+   the calling thread.
+
+   Invariants: a process with more rights than its caller takes nothing from the environment
+   (ds__os_environment). A node's file is /sys/devices/system/node/nodeN/cpulist, with the processors
+   as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
+   Locks: none.
+   Threads: any; no function keeps state of its own. The affinity mask is that of the calling thread.
+   The environment must not change at the same time (getenv). */
+
+#include <sys/auxv.h>
+
+/* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
+   groups. */
+DS__SEAM static size_t ds__os_memory(void) {
+    long pages = sysconf(_SC_PHYS_PAGES);
+    long page = sysconf(_SC_PAGESIZE);
+    size_t all = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : (size_t)1 << 30;
+    uint64_t limit = ds__cgroup_limits("").memory;
+    return all > limit ? (size_t)limit : all;
 }
 
-/* Unblocks all signals on the calling thread of the library. */
-DS__SEAM static void ds__os_take_signals(void) {
-    uint64_t set = 0;
-    syscall(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, &set, NULL, sizeof set);
+/* Writes the system's name of the processor. Returns 0 if there is none, as on many systems with
+   aarch64. */
+DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
+    char line[256];
+    int found = 0;
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && !found && fgets(line, sizeof line, f)) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || !colon[1])
+            continue;
+        line[strcspn(line, "\n")] = 0;
+        snprintf(out, size, "%s", colon + 2);
+        found = 1;
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* Reads the mask of the calling thread. If the system refuses, the mask has processor 0 only. */
+DS__SEAM static void ds__os_affinity_get(ds__os_affinity *out) {
+    memset(out, 0, sizeof *out);
+    if (syscall(SYS_sched_getaffinity, 0, sizeof out->word, out->word) <= 0)
+        ds__os_affinity_add(out, 0);
+}
+
+/* Binds the calling thread to the processors. Returns 0, or the system's error number if it may use
+   none of them. */
+DS__SEAM static int ds__os_affinity_set(const ds__os_affinity *mask) {
+    return syscall(SYS_sched_setaffinity, 0, sizeof mask->word, mask->word) ? errno : 0;
+}
+
+/* Returns the number of processors that this process may use, by the calling thread's affinity mask
+   and by the quota of its control groups. */
+DS__SEAM static int ds__os_processors(void) {
+    ds__os_affinity mask;
+    ds__os_affinity_get(&mask);
+    int n = ds__os_affinity_count(&mask);
+    uint64_t quota = ds__cgroup_limits("").processors;
+    if ((uint64_t)n > quota)
+        n = (int)quota;
+    return n > 0 ? n : 1;
+}
+
+/* Returns the bytes of a size in the form of /sys, as "1024K"; 0: not such a text. */
+DS__SEAM static size_t ds__os_cache_parse(const char *text) {
+    char *end;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (*end == 'K')
+        return (size_t)n << 10;
+    return *end == 'M' ? (size_t)n << 20 : 0;
+}
+
+/* Returns the size of the largest cache of the first processor; 0: /sys does not show any. */
+DS__SEAM static size_t ds__os_cache_read(void) {
+    size_t most = 0;
+    for (int i = 0; i < 8; i++) {
+        char path[64];
+        char line[32];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
+        FILE *f = fopen(path, "re");
+        if (!f)
+            break;
+        size_t n = fgets(line, sizeof line, f) ? ds__os_cache_parse(line) : 0;
+        most = n > most ? n : most;
+        fclose(f);
+    }
+    return most;
+}
+
+/* Reads a list of processors such as "0-3,8", as far as it is one. */
+static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
+    memset(out, 0, sizeof *out);
+    while (*text >= '0' && *text <= '9') {
+        char *end;
+        unsigned long first = strtoul(text, &end, 10);
+        unsigned long last = first;
+        if (*end == '-')
+            last = strtoul(end + 1, &end, 10);
+        for (unsigned long i = first; i <= last && i < DS__OS_PROCESSORS; i++)
+            ds__os_affinity_add(out, (unsigned)i);
+        text = *end == ',' ? end + 1 : end;
+    }
+}
+
+/* Reads the processors of a node. Returns 0 if there is no node of this number. root: "" for the
+   machine; tests pass the root of a tree of files. */
+DS__SEAM static int ds__os_node_read(const char *root, int node, ds__os_affinity *out) {
+    char path[256];
+    char text[4096] = "";
+    snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
+    FILE *f = fopen(path, "re");
+    if (f && !fgets(text, sizeof text, f))
+        *text = 0;
+    if (f)
+        fclose(f);
+    ds__os_cpulist_read(text, out);
+    return f != NULL;
 }
 
 /* Returns 1 if the system's clock is the processor's: the system has found it to run evenly and to
@@ -4193,94 +4577,30 @@ DS__SEAM static void ds__os_program_name(char *out, size_t size) {
     out[strcspn(out, "\n")] = 0;
 }
 
-/* Returns 1 if the entry of /proc/self/task is a living thread of the program, not the library. */
-static int ds__os_is_program_thread(const char *name) {
-    char path[300];
-    char line[64];
-    if (*name < '0' || *name > '9')
-        return 0;
-    snprintf(path, sizeof path, "/proc/self/task/%s/stat", name);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    const char *rest = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-    fclose(f);
-    /* "1 (name) S ...": Z and X are ended threads; threads of any devstream in this process have
-       the name */
-    if (!rest || !rest[1] || rest[2] == 'Z' || rest[2] == 'X')
-        return 0;
-    return !strstr(line, "(" DS__OS_THREAD_NAME ")");
+/* Writes the name of the machine; "" if the system does not tell it. */
+DS__SEAM static void ds__os_host_name(char *out, size_t size) {
+    FILE *file = fopen("/proc/sys/kernel/hostname", "re");
+    *out = 0;
+    if (file && !fgets(out, (int)size, file))
+        *out = 0;
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = 0;
 }
 
-/* Returns 1 if all threads of the program have ended, the main thread included. */
-DS__SEAM static int ds__os_program_ended(void) {
-    return !ds__os_any("/proc/self/task", ds__os_is_program_thread);
+/* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
+   it is not set or empty, or the program has more rights than its caller (setuid). */
+DS__SEAM static const char *ds__os_environment(const char *name) {
+    const char *text = getauxval(23 /* AT_SECURE */) ? NULL : getenv(name);
+    return text && *text ? text : NULL;
 }
 
-/* os/affinity.h - the processors on which threads may run.
-
-   Reads and sets the affinity mask of the calling thread (ds__os_affinity), and counts the
-   processors that the process may use (ds__os_processors).
-
-   Invariants: processors are numbered as by Linux, from 0 to DS__OS_PROCESSORS - 1. A mask that was
-   read has at least one processor.
-   Locks: none.
-   Threads: any; the functions concern the calling thread only. A new thread has the mask of the
-   thread that starts it. */
-
-/* more than any kernel is configured for; the system call wants whole words */
-enum { DS__OS_PROCESSORS = 8192 };
-
-/* A set of processors. */
-typedef struct ds__os_affinity {
-    unsigned long word[DS__OS_PROCESSORS / (8 * sizeof(unsigned long))];
-} ds__os_affinity;
-
-static inline int ds__os_affinity_has(const ds__os_affinity *mask, unsigned processor) {
-    const unsigned bits = 8 * sizeof mask->word[0];
-    return processor < DS__OS_PROCESSORS && mask->word[processor / bits] >> processor % bits & 1;
-}
-
-static inline void ds__os_affinity_add(ds__os_affinity *mask, unsigned processor) {
-    const unsigned bits = 8 * sizeof mask->word[0];
-    mask->word[processor / bits] |= 1ul << processor % bits;
-}
-
-static inline int ds__os_affinity_count(const ds__os_affinity *mask) {
-    int n = 0;
-    for (size_t i = 0; i < sizeof mask->word / sizeof mask->word[0]; i++)
-        n += __builtin_popcountl(mask->word[i]);
-    return n;
-}
-
-/* Reads the mask of the calling thread. If the system refuses, the mask has processor 0 only. */
-DS__SEAM static void ds__os_affinity_get(ds__os_affinity *out) {
-    memset(out, 0, sizeof *out);
-    if (syscall(SYS_sched_getaffinity, 0, sizeof out->word, out->word) <= 0)
-        ds__os_affinity_add(out, 0);
-}
-
-/* Binds the calling thread to the processors. Returns 0, or the system's error number if it may use
-   none of them. */
-DS__SEAM static int ds__os_affinity_set(const ds__os_affinity *mask) {
-    return syscall(SYS_sched_setaffinity, 0, sizeof mask->word, mask->word) ? errno : 0;
-}
-
-/* Returns the number of processors that this process may use, by the calling thread's affinity mask
-   and by the quota of its control groups. */
-DS__SEAM static int ds__os_processors(void) {
-    ds__os_affinity mask;
-    ds__os_affinity_get(&mask);
-    int n = ds__os_affinity_count(&mask);
-    uint64_t quota = ds__cgroup_limits("").processors;
-    if ((uint64_t)n > quota)
-        n = (int)quota;
-    return n > 0 ? n : 1;
-}
+#endif
+#endif
 
 /* os/cache.h - size of the processor's largest cache.
 
-   Reads the size from /sys at the first use (ds__os_cache_bytes).
+   Asks the system for the size at the first use (ds__os_cache_bytes).
 
    Invariants: the size is read once; several threads may read it at the same time and store the
    same value. In a virtual machine it is the size that the machine shows, which other machines may
@@ -4288,41 +4608,11 @@ DS__SEAM static int ds__os_processors(void) {
    Locks: none.
    Threads: any. */
 
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-/* where /sys shows no caches */
+/* where the system does not tell the size */
 #define DS__OS_CACHE_USUAL ((size_t)32 << 20)
 
 /* In bytes; 0: not read yet. */
 static _Atomic size_t ds__os_cache_state;
-
-/* Returns the bytes of a size in the form of /sys, as "1024K"; 0: not such a text. */
-DS__SEAM static size_t ds__os_cache_parse(const char *text) {
-    char *end;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (*end == 'K')
-        return (size_t)n << 10;
-    return *end == 'M' ? (size_t)n << 20 : 0;
-}
-
-/* Returns the size of the largest cache of the first processor; 0: /sys does not show any. */
-static size_t ds__os_cache_read(void) {
-    size_t most = 0;
-    for (int i = 0; i < 8; i++) {
-        char path[64];
-        char line[32];
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-        FILE *f = fopen(path, "re");
-        if (!f)
-            break;
-        size_t n = fgets(line, sizeof line, f) ? ds__os_cache_parse(line) : 0;
-        most = n > most ? n : most;
-        fclose(f);
-    }
-    return most;
-}
 
 /* Returns the size of the largest cache, in bytes. The first call reads files. */
 DS__SEAM static size_t ds__os_cache_bytes(void) {
@@ -4385,18 +4675,13 @@ static inline double ds__double_sqrt(double x) {
 
 /* os/library.h - shared libraries that the program is not linked with.
 
-   Finds libraries that are loaded already (ds__os_library_loaded) and files by a pattern
-   (ds__os_last_match). DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
+   The room of the system loads and finds them. DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
    defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart. DS__MPI_LOADED is the same for
    MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
 
-   Invariants: a process with more rights than its caller takes no library from the environment
-   (ds__os_environment).
+   Invariants: the values depend on macros of the program only.
    Locks: none.
-   Threads: any. The environment must not change at the same time (getenv). */
-
-#include <glob.h>
-#include <sys/auxv.h>
+   Threads: any. */
 
 #ifdef DEVSTREAM_CUDA_DLOPEN
 #define DS__CUDART_LOADED 1
@@ -4409,41 +4694,6 @@ static inline double ds__double_sqrt(double x) {
 #else
 #define DS__MPI_LOADED 1
 #endif
-
-/* Returns a library that the process has loaded already, under any path. NULL: it has not. */
-DS__SEAM static void *ds__os_library_loaded(const char *name) {
-    return dlopen(name, RTLD_NOW | 4 /* RTLD_NOLOAD, which C11 hides */);
-}
-
-/* Loads a shared library whose symbols the libraries that are loaded later can use. Returns NULL on
-   failure, with the reason in *out_error; the text is valid until the thread's next such call. */
-DS__SEAM static void *ds__os_library_share(const char *path, const char **out_error) {
-    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    *out_error = library ? NULL : dlerror();
-    return library;
-}
-
-/* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
-   it is not set or empty, or the program has more rights than its caller (setuid). */
-DS__SEAM static const char *ds__os_environment(const char *name) {
-    const char *text = getauxval(23 /* AT_SECURE */) ? NULL : getenv(name);
-    return text && *text ? text : NULL;
-}
-
-/* Gives the last file, in the order of names, that matches a pattern of glob(). Returns 0 if there
-   is none, or if its path is too long. */
-DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t size) {
-    glob_t found;
-    int is = 0;
-    if (glob(pattern, 0, NULL, &found) != 0)
-        return 0;
-    if (found.gl_pathc > 0) {
-        int n = snprintf(out, size, "%s", found.gl_pathv[found.gl_pathc - 1]);
-        is = n > 0 && (size_t)n < size;
-    }
-    globfree(&found);
-    return is;
-}
 
 /* os/processor.h - processor instructions.
 
@@ -4617,31 +4867,15 @@ static inline void ds__spinlock_unlock(ds__spinlock *lock) {
    Reads which processors are near to which memory (ds__os_nodes). A machine whose memory is equally
    near to all processors has one node.
 
-   Policy: Linux has a file for each node, /sys/devices/system/node/nodeN/cpulist, with the
-   processors as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
-   Nodes without a processor of the given mask do not count; their memory is far from all threads.
+   Policy: nodes without a processor of the given mask do not count; their memory is far from all
+   threads.
 
-   Invariants: there is at least one node. If the files are missing, unreadable or have none of the
+   Invariants: there is at least one node. If the system tells no nodes, or none that has one of the
    processors, all processors are on one node.
    Locks: none.
    Threads: any; the function keeps no state. */
 
 enum { DS__OS_NODES = 16 }; /* the most nodes that are told apart; the last one has the rest */
-
-/* Reads a list of processors such as "0-3,8", as far as it is one. */
-static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
-    memset(out, 0, sizeof *out);
-    while (*text >= '0' && *text <= '9') {
-        char *end;
-        unsigned long first = strtoul(text, &end, 10);
-        unsigned long last = first;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
-        for (unsigned long i = first; i <= last && i < DS__OS_PROCESSORS; i++)
-            ds__os_affinity_add(out, (unsigned)i);
-        text = *end == ',' ? end + 1 : end;
-    }
-}
 
 /* Writes the processors of each node that the mask allows, at most DS__OS_NODES nodes in the order
    of their numbers, and returns the number of nodes. root: "" for the machine; tests pass the root
@@ -4651,16 +4885,7 @@ DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowe
     int count = 0;
     for (int node = 0, missing = 0; missing < 64; node++) {
         ds__os_affinity here;
-        char path[256];
-        char text[4096] = "";
-        snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
-        FILE *f = fopen(path, "re");
-        missing = f ? 0 : missing + 1; /* numbers may have gaps */
-        if (f && !fgets(text, sizeof text, f))
-            *text = 0;
-        if (f)
-            fclose(f);
-        ds__os_cpulist_read(text, &here);
+        missing = ds__os_node_read(root, node, &here) ? 0 : missing + 1; /* numbers may have gaps */
         for (size_t i = 0; i < sizeof allowed->word / sizeof allowed->word[0]; i++)
             here.word[i] &= allowed->word[i];
         if (ds__os_affinity_count(&here) == 0)
@@ -4677,24 +4902,15 @@ DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowe
 
 /* os/thread.h - threads, mutexes and thread-specific data.
 
-   Wraps the threads of POSIX: ds__mutex, ds__rwlock and ds__condition for sections that may sleep,
-   ds__os_thread for the threads of the library, ds__os_thread_key for data whose function runs
-   when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
+   Has ds__mutex, ds__rwlock and ds__condition for sections that may sleep. The room of the system
+   defines the types, ds__os_thread for the threads of the library, ds__os_thread_key for data whose
+   function runs when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
 
    Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
    ds__mutex_init. Functions that can fail return 0 or the system's error number.
    Locks: each ds__mutex is one; the rooms that own it say its order.
    Threads: any. */
 
-#include <pthread.h>
-
-typedef pthread_mutex_t ds__mutex;
-typedef pthread_cond_t ds__condition;
-typedef pthread_t ds__os_thread;
-typedef pthread_key_t ds__os_thread_key;
-
-#define DS__MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
-#define DS__CONDITION_INIT PTHREAD_COND_INITIALIZER
 #define DS__RWLOCK_INIT \
     { DS__MUTEX_INIT, DS__CONDITION_INIT, 0 }
 
@@ -4706,38 +4922,28 @@ typedef struct ds__rwlock {
 } ds__rwlock;
 
 DS__SEAM static void ds__mutex_init(ds__mutex *m) {
-    pthread_mutex_init(m, NULL);
+    ds__os_mutex_init(m);
 }
 
 static inline void ds__mutex_lock(ds__mutex *m) {
-    pthread_mutex_lock(m);
+    ds__os_mutex_lock(m);
     DS__COUNT_MUTEX(m, 1);
 }
 
 static inline void ds__mutex_unlock(ds__mutex *m) {
     DS__COUNT_MUTEX(m, -1);
-    pthread_mutex_unlock(m);
+    ds__os_mutex_unlock(m);
 }
 
 /* Returns 1 if the caller has the mutex now, 0 if another thread has it. */
 static inline int ds__mutex_trylock(ds__mutex *m) {
-    int taken = pthread_mutex_trylock(m) == 0;
+    int taken = ds__os_mutex_trylock(m);
     DS__COUNT_MUTEX(m, taken);
     return taken;
 }
 
 DS__SEAM static void ds__mutex_destroy(ds__mutex *m) {
-    pthread_mutex_destroy(m);
-}
-
-/* Releases the mutex, sleeps until a broadcast, and takes the mutex again. It may return without
-   a broadcast. */
-DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
-    pthread_cond_wait(c, m);
-}
-
-DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
-    pthread_cond_broadcast(c);
+    ds__os_mutex_destroy(m);
 }
 
 /* Takes the lock beside other readers. A reader does not wait for a writer that waits. */
@@ -4762,36 +4968,6 @@ DS__SEAM static void ds__rwlock_write(ds__rwlock *l) {
 
 DS__SEAM static void ds__rwlock_end_write(ds__rwlock *l) {
     ds__mutex_unlock(&l->mutex);
-}
-
-/* Starts a thread, which must be joined. */
-DS__SEAM static int ds__os_thread_start(ds__os_thread *out, void *(*main_fn)(void *), void *user) {
-    return pthread_create(out, NULL, main_fn, user);
-}
-
-DS__SEAM static void ds__os_thread_join(ds__os_thread thread) {
-    pthread_join(thread, NULL);
-}
-
-/* Creates thread-specific data. `ended_fn` is called on an ending thread with the thread's value
-   if that is not NULL. */
-DS__SEAM static int ds__os_thread_key_create(ds__os_thread_key *out, void (*ended_fn)(void *)) {
-    return pthread_key_create(out, ended_fn);
-}
-
-DS__SEAM static int ds__os_thread_key_set(ds__os_thread_key key, const void *value) {
-    return pthread_setspecific(key, value);
-}
-
-DS__SEAM static void ds__os_thread_key_delete(ds__os_thread_key key) {
-    pthread_key_delete(key);
-}
-
-/* Registers functions that are called around each fork: before it, and after it in the parent
-   and in the child. Each may be NULL. */
-DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(void),
-                                   void (*child_fn)(void)) {
-    return pthread_atfork(before_fn, parent_fn, child_fn);
 }
 
 /* os/nvtx.h - ranges and names for NVIDIA's tools.
@@ -15884,8 +16060,8 @@ struct ds__cpu_proxy {
 #define DS__CPU_PROXY 4 /* kind of its stream */
 
 /* Returns the number with these lowest 40 bits that is nearest to `near`. */
-static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
-    return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
+static uint64_t ds__cpu_whole(uint64_t low, uint64_t known) {
+    return known + (uint64_t)((int64_t)((low - known) << 24) >> 24);
 }
 
 /* Returns the progress counter of a stream in a registry, or NULL. The mutex is held. */
@@ -16156,8 +16332,7 @@ static unsigned ds__cpu_watch_progress(ds__sleep *list, unsigned room) {
             continue;
         }
         if (p->registry != last && count < room)
-            list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->registry->page->bell, 2 /* of 32 bits */, 0 };
+            list[count++] = ds__sleep_on(&p->registry->page->bell, bell, 1);
         last = p->registry;
         next = &p->next_watched;
     }
@@ -16184,7 +16359,7 @@ static void *ds__cpu_watcher_main(void *unused) {
         else if (nap < 16000000)
             nap += nap / 4;
         seen = word;
-        list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
+        list[0] = ds__sleep_on(&ds__cpu.watch_word, word, 0);
         if (count)
             ds__futex_wait_any(list, count + 1, nap);
         else
@@ -19291,8 +19466,8 @@ static ds_result ds__cpu_peers_create(const ds_cpu_desc *desc, size_t devices,
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the peer access of %zu devices",
                         devices);
     for (size_t i = 0; i < devices * devices; i++) {
-        int near = (i / devices < devices / 2) == (i % devices < devices / 2);
-        peers[i] = desc->peer_access ? desc->peer_access[i] : (unsigned char)(half && near);
+        int joined = (i / devices < devices / 2) == (i % devices < devices / 2);
+        peers[i] = desc->peer_access ? desc->peer_access[i] : (unsigned char)(half && joined);
     }
     *out = peers;
     return DS_OK;
@@ -20989,7 +21164,7 @@ static struct {
     /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
     /* can the first reach the second: 0: not known, 1: no, 2: yes */
-    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
+    _Atomic unsigned char adjacent[DS__MAX_DEVICES][DS__MAX_DEVICES];
     /* CUDA has refused other devices access to the mapped memory or the pool of the device */
     _Atomic unsigned char alone[DS__MAX_DEVICES];
     /* gpuDirectRDMACapable memory: 0: not known, 1: not used, 2: used */
@@ -27443,9 +27618,9 @@ static void ds__cuda_end_keeps(void) {
 
    Invariants: ds__cuda_readers lists the device itself and every device that can reach it, but only
    the device once it is `alone`; it makes no context and enables nothing. The answers of CUDA about
-   pairs of devices are kept in ds__cuda.near and never change.
+   pairs of devices are kept in ds__cuda.adjacent and never change.
    Locks: none.
-   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
+   Threads: any. ds__cuda.adjacent is atomic; two threads may ask CUDA about the same pair at once.
    Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
    not, as with cudaMalloc. */
 
@@ -27495,14 +27670,15 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
         if (alone && i != device)
             continue;
         unsigned char known =
-            i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
+            i == device ? 2
+                        : atomic_load_explicit(&ds__cuda.adjacent[i][device], memory_order_relaxed);
         if (!known) {
             int can = 0;
             ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
             if (r < 0)
                 return r;
             known = can ? 2 : 1;
-            atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
+            atomic_store_explicit(&ds__cuda.adjacent[i][device], known, memory_order_relaxed);
         }
         if (known != 2)
             continue;
@@ -37182,8 +37358,8 @@ static ds_result ds__grid_check_attributes(const ds_grid *g) {
                 c[1], c[2]);
     if (!c[0])
         return DS_OK;
-    int small = c[0] <= DS__MAX_CLUSTER && c[1] <= DS__MAX_CLUSTER && c[2] <= DS__MAX_CLUSTER;
-    DS__REQUIRE(small && c[0] * c[1] * c[2] <= DS__MAX_CLUSTER,
+    int fits = c[0] <= DS__MAX_CLUSTER && c[1] <= DS__MAX_CLUSTER && c[2] <= DS__MAX_CLUSTER;
+    DS__REQUIRE(fits && c[0] * c[1] * c[2] <= DS__MAX_CLUSTER,
                 "a cluster of %u x %u x %u blocks; at most %d are allowed", c[0], c[1], c[2],
                 DS__MAX_CLUSTER);
     for (int i = 0; i < 3; i++)

@@ -4130,19 +4130,19 @@ static inline ds__mem_block *ds__live_last(ds__mem_block *b, const char *ptr) {
 /* Returns the live block that an address is inside of, or NULL. The address lies in the segment,
    and the arena is locked. Searches the lists backwards for the last start of a block. */
 static ds__mem_block *ds__block_around(const ds__segment *s, const char *ptr) {
-    const char *near = ptr;
+    const char *place = ptr;
     for (;;) {
-        ds__mem_block *best = ds__live_last(*ds__live_at(s, near), ptr);
+        ds__mem_block *best = ds__live_last(*ds__live_at(s, place), ptr);
         if (best)
             return ptr < best->ptr + best->size && best->state == DS_BLOCK_LIVE ? best : NULL;
 
-        size_t offset = (size_t)(near - s->base);
+        size_t offset = (size_t)(place - s->base);
         int is_fine = ds__sub_table_of(s->granule[offset >> s->shift]) != NULL;
         unsigned shift = is_fine ? s->shift - DS__SUB_TABLE_BITS : s->shift;
         size_t start = offset >> shift << shift; /* of the addresses of the list */
         if (start == 0)
             return NULL;
-        near = s->base + start - 1;
+        place = s->base + start - 1;
     }
 }
 

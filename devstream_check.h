@@ -1668,12 +1668,12 @@ static void ds__race_records_divide(ds__race_memory *m, uint32_t buckets) {
 /* Returns 1 if most accesses of a list are small enough for more buckets. */
 static int ds__race_records_are_small(const ds__race_memory *m, const ds__race_list *list,
                                       size_t buckets) {
-    size_t small = 0;
+    size_t narrow = 0;
     for (size_t i = 0; i < list->count; i++) {
         const ds__race_range *r = &list->at[i].range;
-        small += ds__race_range_end(r) - r->at <= m->size / buckets;
+        narrow += ds__race_range_end(r) - r->at <= m->size / buckets;
     }
-    return small > list->count / 2;
+    return narrow > list->count / 2;
 }
 
 /* Keeps an access. A list that grows is looked at for a division when its length is a power of

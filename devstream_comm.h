@@ -2261,21 +2261,21 @@ DS__COMM_MULTIPLY(ds__comm_multiply_c128, double)
    and S are unsigned and signed words, or vectors of words. Subnormal numbers of f16 are shifted by
    an addition or subtraction of floats that are not subnormal. The result is therefore the same if
    the processor flushes subnormal numbers to zero. */
-#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                         \
-    FN void ds__comm_widen_f16_##SET(U *x) {                                                  \
-        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                              \
-        U special = (U)((S)(0x0f7fffffu - m) >> 31), small = (U)((S)(m - 0x00800000u) >> 31); \
-        m += 0x38000000u + (special & 0x38000000u) + (small & 0x00800000u);                   \
-        *x = sign | BITS(FLOAT(m) - FLOAT(small & 0x38800000u));                              \
-    }                                                                                         \
-    FN void ds__comm_narrow_f16_##SET(U *x) {                                                 \
-        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny;                              \
-        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31),       \
-          small = (U)((S)(m - 0x38800000u) >> 31);                                            \
-        m = (m & ~big) | (big & 0x47800000u);                                                 \
-        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u;                  \
-        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13;                                \
-        *x = (nan & 0x7e00u) | (~nan & (sign | (small & tiny) | (~small & m)));               \
+#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                       \
+    FN void ds__comm_widen_f16_##SET(U *x) {                                                \
+        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                            \
+        U special = (U)((S)(0x0f7fffffu - m) >> 31), low = (U)((S)(m - 0x00800000u) >> 31); \
+        m += 0x38000000u + (special & 0x38000000u) + (low & 0x00800000u);                   \
+        *x = sign | BITS(FLOAT(m) - FLOAT(low & 0x38800000u));                              \
+    }                                                                                       \
+    FN void ds__comm_narrow_f16_##SET(U *x) {                                               \
+        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny;                            \
+        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31),     \
+          low = (U)((S)(m - 0x38800000u) >> 31);                                            \
+        m = (m & ~big) | (big & 0x47800000u);                                               \
+        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u;                \
+        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13;                              \
+        *x = (nan & 0x7e00u) | (~nan & (sign | (low & tiny) | (~low & m)));                 \
     }
 DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
 
@@ -7621,13 +7621,13 @@ static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) 
     for (size_t k = 0; k < hops; k++) {
         if (!w->busy[r->wire[k]])
             continue;
-        int far = ds__step_is_far(d, s);
+        int remote = ds__step_is_far(d, s);
         /* no other step may begin on its wires, which would rarely be free all at once */
-        if (far && !kept) {
+        if (remote && !kept) {
             for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
             w->busy[own]++;
-        } else if (!far) {
+        } else if (!remote) {
             ds__wait_for(w, (size_t)r->wire[k], i);
         }
         return 1;
@@ -9633,10 +9633,10 @@ static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
 static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
-    int near[DS__TOPOLOGY_MAX];
+    int island[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
-    ds__tree_groups_of(d->t, 1, near);
+    ds__tree_groups_of(d->t, 1, island);
     ds__tree_groups_of(d->t, 2, side);
     for (int i = 0; i < n; i++) {
         int v = (root + i) % n;
@@ -9646,8 +9646,8 @@ static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
             int a = side[u] == side[root] ? -1 : side[u];
             int b = side[v] == side[root] ? -1 : side[v];
             if (a == b) {
-                a = near[u] == near[root] ? -1 : near[u];
-                b = near[v] == near[root] ? -1 : near[v];
+                a = island[u] == island[root] ? -1 : island[u];
+                b = island[v] == island[root] ? -1 : island[v];
             }
             if (a <= b)
                 break;
@@ -11216,7 +11216,7 @@ typedef struct ds__search {
     double *load;
     size_t work;
     int64_t enough;             /* no faster plan than this is looked for */
-    int64_t near[2];            /* up to these values of `time` they are looked at again */
+    int64_t retry[2];           /* up to these values of `time` they are looked at again */
     int64_t time[2][DS__TRIES]; /* of each algorithm: its best prediction; its busiest wire */
     int pass;
     int turn;
@@ -11266,9 +11266,10 @@ static void ds__search_note(ds__search *s, int id) {
 
 /* Returns 1 if the algorithm of this turn came too far from the best in the first pass. */
 static int ds__search_is_far(const ds__search *s) {
-    if (s->time[0][s->turn] <= s->near[0])
+    if (s->time[0][s->turn] <= s->retry[0])
         return 0;
-    return s->time[1][s->turn] > s->near[1] || s->time[1][s->turn] > s->best.end - s->best.end / 32;
+    return s->time[1][s->turn] > s->retry[1] ||
+           s->time[1][s->turn] > s->best.end - s->best.end / 32;
 }
 
 /* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets
@@ -11853,8 +11854,8 @@ static int ds__guesser_spreads(ds__guesser *g) {
    large copies delay each other. */
 static int ds__guesser_grids(ds__guesser *g) {
     int leads = g->n - (g->what == DS_BROADCAST || g->what == DS_REDUCE);
-    int small = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
-    int longest = small ? leads / 2 : 6;
+    int one_way = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
+    int longest = one_way ? leads / 2 : 6;
     int ok = 1;
     for (int run = 2; run <= longest; run++) {
         ds__algo a = { .name = g->level ? "islands" : "spread",
@@ -12022,10 +12023,10 @@ static void ds__search_near_set(ds__search *s) {
                 time[at] = time[at - 1];
             time[at] = s->time[what][i];
         }
-        s->near[what] = time[n > most ? most - 1 : n - 1];
+        s->retry[what] = time[n > most ? most - 1 : n - 1];
     }
-    if (s->near[0] > s->best.end * 2)
-        s->near[0] = s->best.end * 2;
+    if (s->retry[0] > s->best.end * 2)
+        s->retry[0] = s->best.end * 2;
 }
 
 /* Searches for a plan; few ranks: a second pass tries the algorithms near the best in more

@@ -433,10 +433,10 @@ DS_KERNEL_FN float ds_tanhf(float x) {
 /** Returns the natural logarithm of x; -infinity if x is 0, NaN if x < 0. The error is at most
     0.85 ulp. */
 DS_KERNEL_FN float ds_logf(float x) {
-    int small = x < 1.17549435e-38f;
-    uint32_t bits = dsk__math_float_to_bits(dsk__math_float_select(small, x * 8388608.0f, x));
+    int subnormal = x < 1.17549435e-38f;
+    uint32_t bits = dsk__math_float_to_bits(dsk__math_float_select(subnormal, x * 8388608.0f, x));
     bits += 0x3f800000u - 0x3f3504f3u; /* 1 and the square root of 1/2 */
-    float n = (float)((int32_t)(bits >> 23) - 127) - dsk__math_float_select(small, 23.0f, 0.0f);
+    float n = (float)((int32_t)(bits >> 23) - 127) - dsk__math_float_select(subnormal, 23.0f, 0.0f);
     float f = dsk__math_float_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
 
     float q = -0.0763724893f;
@@ -515,9 +515,9 @@ DS_KERNEL_FN dsk__math_angle dsk__math_far_reduce(float a) {
 DS_KERNEL_FN dsk__math_angle dsk__math_angle_reduce(float a) {
 #if defined(__AVX2__) && !DS__HAS_APPROX
     dsk__math_angle w = dsk__math_near_reduce(a);
-    dsk__math_angle far = dsk__math_far_reduce(a);
-    w.r = dsk__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
-    w.n = dsk__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
+    dsk__math_angle reduced = dsk__math_far_reduce(a);
+    w.r = dsk__math_float_select(a > DS__MATH_NEAR, reduced.r, w.r);
+    w.n = dsk__math_word_select(a > DS__MATH_NEAR, reduced.n, w.n);
     return w;
 #else
     if (a > DS__MATH_NEAR)

@@ -564,16 +564,16 @@ static inline uint32_t ds__rng_to_f16(float x) {
     union {
         float f;
         uint32_t u;
-    } v, small;
+    } v, half;
 
     v.f = x;
     uint32_t sign = v.u >> 16 & 0x8000u;
     uint32_t m = v.u & 0x7fffffffu;
-    small.f = (x < 0 ? -x : x) + 0.5f;
+    half.f = (x < 0 ? -x : x) + 0.5f;
     if (m >= 0x477ff000u)
         return sign | 0x7c00u;
     if (m < 0x38800000u)
-        return sign | (small.u & 0xffffu);
+        return sign | (half.u & 0xffffu);
     return sign | ((m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13);
 }
 #endif

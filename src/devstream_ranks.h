@@ -75,7 +75,6 @@ extern "C" {
 #define DEVSTREAM_RANKS_H_IMPLEMENTED
 #ifndef __cplusplus
 
-#include "os/file_map.h"
 #include "ranks/engine.h"
 #include "ranks/messages.h"
 #include "ranks/types.h"

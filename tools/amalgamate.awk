@@ -9,7 +9,7 @@
 # where it is met first, and goes elsewhere; guards go. These rules hold, else the run ends with a
 # sentence:
 # - A room has the guard DS__PATH_H, and its includes stand in front of its code.
-# - Only entry files, os/os.h and core/drivers.h have conditionals around includes. What is met first
+# - Only entry files, os/os.h, os/system.h and core/drivers.h have conditionals around includes. What is met first
 #   inside of a conditional may be needed only inside of the same one.
 # - A room of api/ is met in the declarations, every other one in the implementation.
 # - A room does not include an entry file, nor itself by way of others.
@@ -86,7 +86,7 @@ function inside(    i, all) {
 
 # ---- rooms ----
 
-function chooses(path) { return path == "os/os.h" || path == "core/drivers.h" }
+function chooses(path) { return path == "os/os.h" || path == "os/system.h" || path == "core/drivers.h" }
 
 # Whether the room is in what the present entry file has, or in what it includes.
 function is_there(path) { return (path in owner) && (owner[path] == entry || ((entry, owner[path]) in reaches)) }

@@ -80,9 +80,9 @@ DS_KERNEL_FN dsk__math_angle dsk__math_far_reduce(float a) {
 DS_KERNEL_FN dsk__math_angle dsk__math_angle_reduce(float a) {
 #if defined(__AVX2__) && !DS__HAS_APPROX
     dsk__math_angle w = dsk__math_near_reduce(a);
-    dsk__math_angle far = dsk__math_far_reduce(a);
-    w.r = dsk__math_float_select(a > DS__MATH_NEAR, far.r, w.r);
-    w.n = dsk__math_word_select(a > DS__MATH_NEAR, far.n, w.n);
+    dsk__math_angle reduced = dsk__math_far_reduce(a);
+    w.r = dsk__math_float_select(a > DS__MATH_NEAR, reduced.r, w.r);
+    w.n = dsk__math_word_select(a > DS__MATH_NEAR, reduced.n, w.n);
     return w;
 #else
     if (a > DS__MATH_NEAR)

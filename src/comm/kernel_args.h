@@ -21,21 +21,21 @@
    and S are unsigned and signed words, or vectors of words. Subnormal numbers of f16 are shifted by
    an addition or subtraction of floats that are not subnormal. The result is therefore the same if
    the processor flushes subnormal numbers to zero. */
-#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                         \
-    FN void ds__comm_widen_f16_##SET(U *x) {                                                  \
-        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                              \
-        U special = (U)((S)(0x0f7fffffu - m) >> 31), small = (U)((S)(m - 0x00800000u) >> 31); \
-        m += 0x38000000u + (special & 0x38000000u) + (small & 0x00800000u);                   \
-        *x = sign | BITS(FLOAT(m) - FLOAT(small & 0x38800000u));                              \
-    }                                                                                         \
-    FN void ds__comm_narrow_f16_##SET(U *x) {                                                 \
-        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny;                              \
-        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31),       \
-          small = (U)((S)(m - 0x38800000u) >> 31);                                            \
-        m = (m & ~big) | (big & 0x47800000u);                                                 \
-        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u;                  \
-        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13;                                \
-        *x = (nan & 0x7e00u) | (~nan & (sign | (small & tiny) | (~small & m)));               \
+#define DS__COMM_F16_MATH(FN, SET, U, S, FLOAT, BITS)                                       \
+    FN void ds__comm_widen_f16_##SET(U *x) {                                                \
+        U sign = (*x & 0x8000u) << 16, m = (*x & 0x7fffu) << 13;                            \
+        U special = (U)((S)(0x0f7fffffu - m) >> 31), low = (U)((S)(m - 0x00800000u) >> 31); \
+        m += 0x38000000u + (special & 0x38000000u) + (low & 0x00800000u);                   \
+        *x = sign | BITS(FLOAT(m) - FLOAT(low & 0x38800000u));                              \
+    }                                                                                       \
+    FN void ds__comm_narrow_f16_##SET(U *x) {                                               \
+        U sign = *x >> 16 & 0x8000u, m = *x & 0x7fffffffu, tiny;                            \
+        U nan = (U)((S)(0x7f800000u - m) >> 31), big = (U)((S)(0x47800000u - m) >> 31),     \
+          low = (U)((S)(m - 0x38800000u) >> 31);                                            \
+        m = (m & ~big) | (big & 0x47800000u);                                               \
+        tiny = BITS(FLOAT(m) + FLOAT((m & 0u) + 0x3f000000u)) - 0x3f000000u;                \
+        m = (m - 0x38000000u + 0xfffu + (m >> 13 & 1u)) >> 13;                              \
+        *x = (nan & 0x7e00u) | (~nan & (sign | (low & tiny) | (~low & m)));                 \
     }
 DS__COMM_F16_MATH(DS__COMM_FN, f32, uint32_t, int32_t, ds__f32_of, ds__f32_bits)
 

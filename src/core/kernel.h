@@ -309,8 +309,8 @@ static ds_result ds__grid_check_attributes(const ds_grid *g) {
                 c[1], c[2]);
     if (!c[0])
         return DS_OK;
-    int small = c[0] <= DS__MAX_CLUSTER && c[1] <= DS__MAX_CLUSTER && c[2] <= DS__MAX_CLUSTER;
-    DS__REQUIRE(small && c[0] * c[1] * c[2] <= DS__MAX_CLUSTER,
+    int fits = c[0] <= DS__MAX_CLUSTER && c[1] <= DS__MAX_CLUSTER && c[2] <= DS__MAX_CLUSTER;
+    DS__REQUIRE(fits && c[0] * c[1] * c[2] <= DS__MAX_CLUSTER,
                 "a cluster of %u x %u x %u blocks; at most %d are allowed", c[0], c[1], c[2],
                 DS__MAX_CLUSTER);
     for (int i = 0; i < 3; i++)

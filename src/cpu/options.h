@@ -80,8 +80,8 @@ static ds_result ds__cpu_peers_create(const ds_cpu_desc *desc, size_t devices,
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for the peer access of %zu devices",
                         devices);
     for (size_t i = 0; i < devices * devices; i++) {
-        int near = (i / devices < devices / 2) == (i % devices < devices / 2);
-        peers[i] = desc->peer_access ? desc->peer_access[i] : (unsigned char)(half && near);
+        int joined = (i / devices < devices / 2) == (i % devices < devices / 2);
+        peers[i] = desc->peer_access ? desc->peer_access[i] : (unsigned char)(half && joined);
     }
     *out = peers;
     return DS_OK;

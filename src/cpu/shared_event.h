@@ -61,8 +61,8 @@ struct ds__cpu_proxy {
 #define DS__CPU_PROXY 4 /* kind of its stream */
 
 /* Returns the number with these lowest 40 bits that is nearest to `near`. */
-static uint64_t ds__cpu_whole(uint64_t low, uint64_t near) {
-    return near + (uint64_t)((int64_t)((low - near) << 24) >> 24);
+static uint64_t ds__cpu_whole(uint64_t low, uint64_t known) {
+    return known + (uint64_t)((int64_t)((low - known) << 24) >> 24);
 }
 
 /* Returns the progress counter of a stream in a registry, or NULL. The mutex is held. */

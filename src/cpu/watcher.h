@@ -43,8 +43,7 @@ static unsigned ds__cpu_watch_progress(ds__sleep *list, unsigned room) {
             continue;
         }
         if (p->registry != last && count < room)
-            list[count++] =
-                (ds__sleep){ bell, (uintptr_t)&p->registry->page->bell, 2 /* of 32 bits */, 0 };
+            list[count++] = ds__sleep_on(&p->registry->page->bell, bell, 1);
         last = p->registry;
         next = &p->next_watched;
     }
@@ -71,7 +70,7 @@ static void *ds__cpu_watcher_main(void *unused) {
         else if (nap < 16000000)
             nap += nap / 4;
         seen = word;
-        list[0] = (ds__sleep){ word, (uintptr_t)&ds__cpu.watch_word, 2 | 128 /* private */, 0 };
+        list[0] = ds__sleep_on(&ds__cpu.watch_word, word, 0);
         if (count)
             ds__futex_wait_any(list, count + 1, nap);
         else

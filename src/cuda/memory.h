@@ -7,9 +7,9 @@
 
    Invariants: ds__cuda_readers lists the device itself and every device that can reach it, but only
    the device once it is `alone`; it makes no context and enables nothing. The answers of CUDA about
-   pairs of devices are kept in ds__cuda.near and never change.
+   pairs of devices are kept in ds__cuda.adjacent and never change.
    Locks: none.
-   Threads: any. ds__cuda.near is atomic; two threads may ask CUDA about the same pair at once.
+   Threads: any. ds__cuda.adjacent is atomic; two threads may ask CUDA about the same pair at once.
    Allocations for the allocator (ds__tls.relaxed) run in relaxed capture mode; other allocations do
    not, as with cudaMalloc. */
 #ifndef DS__CUDA_MEMORY_H
@@ -64,14 +64,15 @@ static ds_result ds__cuda_readers(const ds__cuda_scope *scope, int device,
         if (alone && i != device)
             continue;
         unsigned char known =
-            i == device ? 2 : atomic_load_explicit(&ds__cuda.near[i][device], memory_order_relaxed);
+            i == device ? 2
+                        : atomic_load_explicit(&ds__cuda.adjacent[i][device], memory_order_relaxed);
         if (!known) {
             int can = 0;
             ds_result r = DS__RT(*scope, cudaDeviceCanAccessPeer, (&can, i, device));
             if (r < 0)
                 return r;
             known = can ? 2 : 1;
-            atomic_store_explicit(&ds__cuda.near[i][device], known, memory_order_relaxed);
+            atomic_store_explicit(&ds__cuda.adjacent[i][device], known, memory_order_relaxed);
         }
         if (known != 2)
             continue;

@@ -331,7 +331,7 @@ static struct {
     /* access of the first to the second: 0: not known, 1: not supported, 2: enabled for good */
     _Atomic unsigned char peer[DS__MAX_DEVICES][DS__MAX_DEVICES];
     /* can the first reach the second: 0: not known, 1: no, 2: yes */
-    _Atomic unsigned char near[DS__MAX_DEVICES][DS__MAX_DEVICES];
+    _Atomic unsigned char adjacent[DS__MAX_DEVICES][DS__MAX_DEVICES];
     /* CUDA has refused other devices access to the mapped memory or the pool of the device */
     _Atomic unsigned char alone[DS__MAX_DEVICES];
     /* gpuDirectRDMACapable memory: 0: not known, 1: not used, 2: used */

@@ -10,7 +10,7 @@
 #ifndef DS__OS_LOCK_H
 #define DS__OS_LOCK_H
 
-#include "linux.h"
+#include "system.h"
 #include "processor.h"
 
 /* A lock for a few dozen instructions. A waiter yields, because on few processors the holder may

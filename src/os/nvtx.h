@@ -12,7 +12,7 @@
 #define DS__OS_NVTX_H
 
 #include "../api/range.h"
-#include "linux.h"
+#include "system.h"
 #include "thread.h"
 
 #if !defined(DEVSTREAM_NO_NVTX) && defined(__has_include)

@@ -3,8 +3,7 @@
    Refuses unsupported processors and compilers, and includes the rooms of this layer. Other
    layers include this file and not the rooms themselves.
 
-   Invariants: except for entry files and the list of drivers, no other room may have a
-   conditional around an include. Linux on x86-64 and aarch64 is the only platform so far.
+   Invariants: system.h chooses the rooms of the operating system.
    Locks: none.
    Threads: any. */
 #ifndef DS__OS_OS_H
@@ -23,17 +22,15 @@
 #error "devstream needs C11 with atomics: compile with -std=c11 or newer"
 #endif
 
-#include "affinity.h"
 #include "cache.h"
-#include "cgroup.h"
 #include "device_code.h"
 #include "library.h"
-#include "linux.h"
 #include "lock.h"
 #include "nodes.h"
 #include "nvtx.h"
 #include "processor.h"
 #include "stream_copy.h"
+#include "system.h"
 #include "thread.h"
 #include "vector.h"
 

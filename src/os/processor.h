@@ -9,7 +9,7 @@
 #ifndef DS__OS_PROCESSOR_H
 #define DS__OS_PROCESSOR_H
 
-#include "linux.h"
+#include "system.h"
 
 #if defined(__x86_64__)
 /* Writes a leaf of the processor's description: eax, ebx, ecx, edx. */

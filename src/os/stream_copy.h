@@ -24,7 +24,7 @@
 #ifndef DS__OS_STREAM_COPY_H
 #define DS__OS_STREAM_COPY_H
 
-#include "linux.h"
+#include "system.h"
 #include "cache.h"
 
 /* From this size of source and destination on, copies go around the caches in any case. */

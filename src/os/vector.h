@@ -15,7 +15,7 @@
 #ifndef DS__OS_VECTOR_H
 #define DS__OS_VECTOR_H
 
-#include "linux.h"
+#include "system.h"
 #include "processor.h"
 
 #include <stdatomic.h>

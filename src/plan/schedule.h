@@ -143,13 +143,13 @@ static int ds__step_waits(ds__arrangement *x, uint32_t i, size_t own, int kept) 
     for (size_t k = 0; k < hops; k++) {
         if (!w->busy[r->wire[k]])
             continue;
-        int far = ds__step_is_far(d, s);
+        int remote = ds__step_is_far(d, s);
         /* no other step may begin on its wires, which would rarely be free all at once */
-        if (far && !kept) {
+        if (remote && !kept) {
             for (size_t m = 0; m < hops; m++)
                 w->kept[r->wire[m]] = i + 1;
             w->busy[own]++;
-        } else if (!far) {
+        } else if (!remote) {
             ds__wait_for(w, (size_t)r->wire[k], i);
         }
         return 1;

@@ -46,7 +46,7 @@ typedef struct ds__search {
     double *load;
     size_t work;
     int64_t enough;             /* no faster plan than this is looked for */
-    int64_t near[2];            /* up to these values of `time` they are looked at again */
+    int64_t retry[2];           /* up to these values of `time` they are looked at again */
     int64_t time[2][DS__TRIES]; /* of each algorithm: its best prediction; its busiest wire */
     int pass;
     int turn;
@@ -96,9 +96,10 @@ static void ds__search_note(ds__search *s, int id) {
 
 /* Returns 1 if the algorithm of this turn came too far from the best in the first pass. */
 static int ds__search_is_far(const ds__search *s) {
-    if (s->time[0][s->turn] <= s->near[0])
+    if (s->time[0][s->turn] <= s->retry[0])
         return 0;
-    return s->time[1][s->turn] > s->near[1] || s->time[1][s->turn] > s->best.end - s->best.end / 32;
+    return s->time[1][s->turn] > s->retry[1] ||
+           s->time[1][s->turn] > s->best.end - s->best.end / 32;
 }
 
 /* Returns 1 if the flows of the draft cannot be faster than the best plan, or need not be. Sets

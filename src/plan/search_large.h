@@ -111,8 +111,8 @@ static int ds__guesser_spreads(ds__guesser *g) {
    large copies delay each other. */
 static int ds__guesser_grids(ds__guesser *g) {
     int leads = g->n - (g->what == DS_BROADCAST || g->what == DS_REDUCE);
-    int small = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
-    int longest = small ? leads / 2 : 6;
+    int one_way = g->what == DS_ALL_GATHER || g->what == DS_REDUCE_SCATTER;
+    int longest = one_way ? leads / 2 : 6;
     int ok = 1;
     for (int run = 2; run <= longest; run++) {
         ds__algo a = { .name = g->level ? "islands" : "spread",
@@ -280,10 +280,10 @@ static void ds__search_near_set(ds__search *s) {
                 time[at] = time[at - 1];
             time[at] = s->time[what][i];
         }
-        s->near[what] = time[n > most ? most - 1 : n - 1];
+        s->retry[what] = time[n > most ? most - 1 : n - 1];
     }
-    if (s->near[0] > s->best.end * 2)
-        s->near[0] = s->best.end * 2;
+    if (s->retry[0] > s->best.end * 2)
+        s->retry[0] = s->best.end * 2;
 }
 
 /* Searches for a plan; few ranks: a second pass tries the algorithms near the best in more

@@ -57,10 +57,10 @@ static void ds__tree_groups_of(const ds_topology *t, int level, int *group) {
 
 /* The ranks, those of a switch and of a side together, the root and those near to it first. */
 static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
-    int near[DS__TOPOLOGY_MAX];
+    int island[DS__TOPOLOGY_MAX];
     int side[DS__TOPOLOGY_MAX];
     int n = d->p;
-    ds__tree_groups_of(d->t, 1, near);
+    ds__tree_groups_of(d->t, 1, island);
     ds__tree_groups_of(d->t, 2, side);
     for (int i = 0; i < n; i++) {
         int v = (root + i) % n;
@@ -70,8 +70,8 @@ static void ds__tree_line_build(const ds__draft *d, int root, int *line) {
             int a = side[u] == side[root] ? -1 : side[u];
             int b = side[v] == side[root] ? -1 : side[v];
             if (a == b) {
-                a = near[u] == near[root] ? -1 : near[u];
-                b = near[v] == near[root] ? -1 : near[v];
+                a = island[u] == island[root] ? -1 : island[u];
+                b = island[v] == island[root] ? -1 : island[v];
             }
             if (a <= b)
                 break;

@@ -44,7 +44,6 @@
 #include "../api/ranks.h"
 #include "../base/bookkeeping.h"
 #include "../base/error.h"
-#include "../os/file_map.h"
 #include "../os/os.h"
 
 typedef enum ds__recorder_verb {

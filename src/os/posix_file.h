@@ -1,21 +1,50 @@
-/* os/file_map.h - a file as shared memory, and the name of the machine.
+/* os/posix_file.h - files of POSIX systems.
 
-   Creates a file of a fixed size and maps it (ds__os_file_map). The system writes the contents to
-   the file, even if the process is killed at any moment.
+   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared memory
+   (ds__os_file_map). The system writes the contents to the file, even if the process is killed at
+   any moment.
 
    Invariants: the file is new: a process that has an older file of this name mapped keeps that one.
    All blocks of the file are allocated, so an access to the mapping cannot fail for lack of space.
    Locks: none.
    Threads: any; no function keeps state of its own. */
-#ifndef DS__OS_FILE_MAP_H
-#define DS__OS_FILE_MAP_H
+#ifndef DS__OS_POSIX_FILE_H
+#define DS__OS_POSIX_FILE_H
 
-#include "linux.h"
+#include "posix.h"
 
+#include <dirent.h>
+#include <glob.h>
 #include <sys/stat.h>
 
 /* Declaration that strict -std=c11 hides. */
 extern int lstat(const char *path, struct stat *out);
+
+/* Returns 1 if is_fn returns 1 for a name in the folder. */
+DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
+    DIR *folder = opendir(path);
+    int is = 0;
+    for (struct dirent *one; folder && !is && (one = readdir(folder)) != NULL;)
+        is = is_fn(one->d_name);
+    if (folder)
+        closedir(folder);
+    return is;
+}
+
+/* Gives the last file, in the order of names, that matches a pattern of glob(). Returns 0 if there
+   is none, or if its path is too long. */
+DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t size) {
+    glob_t found;
+    int is = 0;
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return 0;
+    if (found.gl_pathc > 0) {
+        int n = snprintf(out, size, "%s", found.gl_pathv[found.gl_pathc - 1]);
+        is = n > 0 && (size_t)n < size;
+    }
+    globfree(&found);
+    return is;
+}
 
 /* Writes `size` zeros. Returns 0 after a failure; errno has it. */
 static int ds__os_write_zeros(int fd, size_t size) {
@@ -43,14 +72,13 @@ DS__SEAM static void *ds__os_file_map(const char *path, size_t size) {
         if (unlink(path))
             return NULL;
     }
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | 0x80000 /* O_CLOEXEC */, 0644);
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | DS__O_CLOEXEC, 0644);
     if (fd < 0)
         return NULL;
 
     void *at = MAP_FAILED;
     if (ds__os_write_zeros(fd, size))
-        at =
-            mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | 0x8000 /* MAP_POPULATE */, fd, 0);
+        at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | DS__MAP_POPULATE, fd, 0);
     int error = errno;
     close(fd);
     if (at != MAP_FAILED)
@@ -58,17 +86,6 @@ DS__SEAM static void *ds__os_file_map(const char *path, size_t size) {
     unlink(path);
     errno = error;
     return NULL;
-}
-
-/* Writes the name of the machine; "" if the system does not tell it. */
-DS__SEAM static void ds__os_host_name(char *out, size_t size) {
-    FILE *file = fopen("/proc/sys/kernel/hostname", "re");
-    *out = 0;
-    if (file && !fgets(out, (int)size, file))
-        *out = 0;
-    if (file)
-        fclose(file);
-    out[strcspn(out, "\n")] = 0;
 }
 
 #endif

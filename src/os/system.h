@@ -1,0 +1,32 @@
+/* os/system.h - chooses the operating system.
+
+   Includes the rooms of one system. linux.h, linux_share.h and linux_machine.h are the model of a
+   port: they and the rooms posix*.h define all functions and types that other rooms use, and their
+   comments are the contract. All functions exist on every system. If a system cannot do something,
+   the function returns its value for a failure, or does nothing if its comment allows that.
+
+   Invariants: except for entry files and the list of drivers, this is the only room that has a
+   conditional around an include.
+   Locks: none.
+   Threads: any. */
+#ifndef DS__OS_SYSTEM_H
+#define DS__OS_SYSTEM_H
+
+#include "compiler.h"
+#include "affinity_mask.h"
+
+#if defined(_WIN32)
+#error "devstream is not implemented for Windows, so far"
+#else
+#include "posix.h"
+#include "posix_file.h"
+#include "posix_thread.h"
+#if defined(__linux__)
+#include "cgroup.h"
+#include "linux.h"
+#include "linux_share.h"
+#include "linux_machine.h"
+#endif
+#endif
+
+#endif
