@@ -95,11 +95,22 @@ HEADERS     := devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h de
 VERSION     := $(shell sed -n 's/^.define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
 SERIES      := $(if $(filter 0.%,$(VERSION)),$(basename $(VERSION)),$(firstword $(subst ., ,$(VERSION))))
 LIBRARY     := $(B)/library$(if $(EXAMPLE_FLAGS),-cuda)
+# The folders and commands of the GNU conventions; PREFIX, INCLUDEDIR and LIBDIR are older names of three of them.
 PREFIX      ?= /usr/local
-INCLUDEDIR  ?= $(PREFIX)/include
-LIBDIR      ?= $(PREFIX)/lib
-INSTALL      = PREFIX='$(PREFIX)' INCLUDEDIR='$(INCLUDEDIR)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' VERSION=$(VERSION) SERIES=$(SERIES) \
-    STANDIN='$(CUDA_HOME:%=build/standin/lib/$(CUDART))' HEADERS='$(HEADERS)' CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)' tools/install.sh
+prefix       = $(PREFIX)
+exec_prefix  = $(prefix)
+bindir       = $(exec_prefix)/bin
+includedir   = $(or $(INCLUDEDIR),$(prefix)/include)
+libdir       = $(or $(LIBDIR),$(exec_prefix)/lib)
+datarootdir  = $(prefix)/share
+docdir       = $(datarootdir)/doc/devstream
+mandir       = $(datarootdir)/man
+INSTALL     ?= install
+INSTALL_PROGRAM ?= $(INSTALL)
+INSTALL_DATA    ?= $(INSTALL) -m 644
+INSTALL_SETS = $(foreach name,prefix bindir includedir libdir docdir mandir DESTDIR INSTALL_PROGRAM INSTALL_DATA,$(name)='$($(name))') \
+    VERSION=$(VERSION) SERIES=$(SERIES) STANDIN='$(CUDA_HOME:%=build/standin/lib/$(CUDART))' HEADERS='$(HEADERS)' \
+    CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)'
 
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
@@ -367,10 +378,10 @@ endif
 check-nccl-header: ## compare the stand-in for NCCL with NVIDIA's header; NCCL_HEADER=.../nccl.h, several with spaces
 	@tests/support/nccl/abi/abi.sh $(NCCL_HEADER)
 
-install: library $(if $(CUDA_HOME),standin) ## install headers, libraries, tools, pkg-config and CMake files; PREFIX=/usr/local, LIBDIR=, INCLUDEDIR=, DESTDIR=
-	@$(INSTALL) install $(LIBRARY)
+install: library $(if $(CUDA_HOME),standin) ## install headers, libraries, tools, pages, pkg-config and CMake files; prefix=/usr/local, libdir=, includedir=, docdir=, mandir=, DESTDIR=
+	@$(INSTALL_SETS) tools/install.sh install $(LIBRARY)
 uninstall: ## remove what install has put there
-	@$(INSTALL) uninstall $(LIBRARY)
+	@$(INSTALL_SETS) tools/install.sh uninstall $(LIBRARY)
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
 	@tools/install-deps.sh check docs matrix bench model kernels source page
@@ -390,7 +401,7 @@ endif
 
 $(B)/flags: force
 	@mkdir -p $(B)
-	@echo '$(CC) $(UNIT_CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' | cmp -s - $@ || echo '$(CC) $(UNIT_CC) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' >$@
+	@echo '$(CC) $(UNIT_CC) $(CPPFLAGS) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' | cmp -s - $@ || echo '$(CC) $(UNIT_CC) $(CPPFLAGS) $(CFLAGS) $(MODE_$(MODE)) $(WARN) $(CUDA_FLAGS)' >$@
 
 $(B)/devstream.o: src/devstream.c $(B)/flags
 	$(COMPILE) -std=c11 -c $< -o $@

@@ -29,6 +29,7 @@ fetch() {
 source=${CMOCKA_SOURCE:-build/cmocka-source}
 if [ ! -e "$source/src/cmocka.c" ]; then
     [ -z "${CMOCKA_SOURCE:-}" ] || fail "CMOCKA_SOURCE=$source: src/cmocka.c is not there"
+    [ -z "${NO_INSTALL_DEPS:-}" ] || fail "NO_INSTALL_DEPS is set, so its source is not downloaded; unpack it and name the folder: CMOCKA_SOURCE=..."
     command -v apt-get >/dev/null || fail "unpack its source and name the folder: CMOCKA_SOURCE=..."
     (fetch) || fail "apt-get could not fetch its source package"
     # Two of these may run at once: the folder appears complete, by one rename, and only the first counts.

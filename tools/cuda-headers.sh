@@ -22,6 +22,7 @@ ready() {
     [ "$(version_of $at/"$1"/include)" = "$1" ] && [ -e $at/"$1"/include/crt/host_defines.h ] && [ -e $at/"$1"/lib ]
 }
 wheel() { # wheel FOLDER PACKAGE VERSION: downloads and unpacks a wheel into FOLDER; prints why when it fails
+    [ -z "${NO_INSTALL_DEPS:-}" ] || { echo "NO_INSTALL_DEPS is set"; return 1; }
     # The headers of one platform serve all. A proxy that hangs must not hang the build.
     timeout 300 python3 -m pip --disable-pip-version-check download --quiet --retries 2 --no-deps --only-binary=:all: \
         --platform manylinux2014_x86_64 --dest "$1" "$2==$3" >"$1/log" 2>&1 &&
@@ -45,6 +46,7 @@ fetch() { # fetch VERSION: prints why when it fails
 }
 # The headers of cudart include those of nvcc's folder crt. In C these are macros of attributes, and one version of them serves all.
 fetch_crt() {
+    [ -z "${NO_INSTALL_DEPS:-}" ] || { echo "NO_INSTALL_DEPS is set"; return 1; }
     command -v unzip >/dev/null || { echo "unzip is not installed"; return 1; }
     python3 -m pip --version >/dev/null 2>&1 || { echo "python3 has no pip"; return 1; }
     new=$(mktemp -d "$at/.crt.XXXXXX") || return 1

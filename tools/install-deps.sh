@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers]...
-# Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1.
+# Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1. If NO_INSTALL_DEPS is
+# set, it installs nothing, prints the command and exits 1.
 set -u
 [ $# -gt 0 ] || set -- check
 
@@ -15,7 +16,7 @@ crosses() { ! have apt-get || { have aarch64-linux-gnu-gcc && have qemu-aarch64;
 library() { for d in /usr/lib /usr/lib64 /usr/lib/*; do [ ! -e "$d/$1" ] || return 0; done; return 1; }
 links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }
 
-if have apt-get; then column=3 install="apt-get install -y --no-install-recommends"
+if have apt-get; then column=3 install="apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends"
 elif have dnf; then column=4 install="dnf install -y"
 elif have pacman; then column=5 install="pacman -S --noconfirm --needed"
 elif have apk; then column=6 install="apk add"
@@ -81,6 +82,9 @@ missing() { # one line per missing thing: its packages here, or "- plain name" w
 for round in 1 2; do
     packages=$(missing "$@" | grep -v '^-' | tr '\n' ' ')
     [ -n "${packages% }" ] || break
+    if [ -n "${NO_INSTALL_DEPS:-}" ]; then
+        echo "install-deps: missing, and NO_INSTALL_DEPS is set. As root, run: $install $packages" >&2; exit 1
+    fi
     case $(id -u) in
     0) as= ;;
     *) if have sudo && sudo -n true 2>/dev/null; then as=sudo

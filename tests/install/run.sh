@@ -84,8 +84,22 @@ t "the files are those of docs/install.md, and links lead to them" "
     { for h in devstream.h devstream.hpp devstream_alloc.h devstream_check.h devstream_comm.h devstream_kernel.h devstream_ranks.h devstream_rng.h devstream_trace.h; do echo ./include/\$h; done
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
-      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done; echo ./bin/devstream-kernels; echo ./bin/devstream-ranks; } | sort | diff - files
+      for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done
+      for f in devstream-kernels devstream-ranks; do echo ./bin/\$f; echo ./share/man/man1/\$f.1; done; } | sort >wanted
+    grep -v '^./share/doc/devstream/' files | diff wanted -
     for f in \$(cat files); do [ -s usr/\$f ]; done"
+t "licence and pages are installed, and no link leads out of them, but for tests and examples" "
+    doc=usr/share/doc/devstream
+    cmp $root/LICENSE \$doc/LICENSE
+    (cd $root && ls *.md docs/*.md) >pages && [ \$(wc -l <pages) -gt 15 ]
+    for page in \$(cat pages); do
+        cmp $root/\$page \$doc/\$page
+        grep -o '](\([^)#:]*\)[)#]' \$doc/\$page | sed 's/^](//; s/[)#]\$//' | grep . | sort -u >links || continue
+        while read -r link; do
+            case \$link in *tests/* | *examples/*) continue ;; esac
+            [ -e \$doc/\$(dirname \$page)/\$link ] || { echo \$page: \$link; exit 1; }
+        done <links
+    done"
 t "all headers of the project are among them" "
     (cd $root && ls devstream*.h devstream*.hpp) | sort >headers; (cd usr/include && ls) | sort | diff headers -"
 t "the shared library shows the declared functions and nothing else" "
@@ -144,6 +158,12 @@ export PKG_CONFIG_PATH="$dir/usr/lib/pkgconfig"
 needs() { readelf -d "$1" | sed -n 's/.*NEEDED.*\[\(.*\)\].*/\1/p'; }
 if command -v pkg-config >/dev/null; then
     t "pkg-config: the version is $version" "[ \"\$(pkg-config --modversion devstream devstream-static | uniq)\" = $version ]"
+    t "pkg-config, --static: a program without shared libraries runs" "
+        echo 'int main(void) { return 0; }' | $CC -static -x c - -o none || exit 0 # no static C library
+        pkg-config --static --libs devstream | grep -e -ldl | grep -e -pthread
+        if pkg-config --libs devstream | grep -e -ldl; then exit 1; fi
+        $CC -static main.c \$(pkg-config --cflags --libs --static devstream) -o whole
+        [ -z \"\$(needs whole)\" ] && ./whole | grep 'hello from the stream, world'"
     t "pkg-config, headers only: runs" "
         [ \$(wc -l <commands) = 4 ]
         eval \"\$(sed -n 1p commands)\"
@@ -245,6 +265,53 @@ t "DESTDIR: the files name the place where they will be; CMake finds them where 
     cmake -S . -B staged && cmake --build staged && staged/main
     make_ uninstall $without DESTDIR=$dir/stage PREFIX=/usr LIBDIR=\$lib
     [ -z \"\$(find stage ! -type d)\" ]"
+# Packages replace the command that copies.
+printf '#!/bin/sh\necho "$*" >>%s/copied\nexec install "$@"\n' "$dir" >copy
+chmod +x copy
+t "the GNU variables: each folder, INSTALL and CPPFLAGS have their effect, and make uninstall removes all" "
+    gnu() { # gnu VERB
+        make_ \$1 B=build/installed-gnu CUDA_HOME= CPPFLAGS=-DDS__SEEN_BY_CPPFLAGS INSTALL='$dir/copy -p' DESTDIR=$dir/gnu \\
+            prefix=/a exec_prefix=/b bindir=/c/bin includedir=/d libdir=/e/lib64 datarootdir=/f docdir=/g/doc mandir=/h/man
+    }
+    gnu install
+    [ -x gnu/c/bin/devstream-kernels ] && [ -e gnu/d/devstream.h ] && [ -e gnu/e/lib64/pkgconfig/devstream.pc ]
+    [ -e gnu/g/doc/LICENSE ] && [ -e gnu/h/man/man1/devstream-kernels.1 ]
+    [ -z \"\$(find gnu ! -type d | grep -v '^gnu/[cdegh]/')\" ]
+    grep -e '-p .*bin/devstream-kernels' copied && grep -e '-p -m 644 .*devstream.h' copied
+    [ \$(find gnu -type f | wc -l) = \$(wc -l <copied) ]
+    tr ' ' '\n' <$root/build/installed-gnu/flags | grep -x -e -DDS__SEEN_BY_CPPFLAGS
+    gnu uninstall
+    [ -z \"\$(find gnu ! -type d)\" ] && [ ! -e gnu/g/doc ]"
+t "prefix in lower case sets all folders" "
+    make_ install $without DESTDIR=$dir/lower prefix=/opt/here
+    [ -e lower/opt/here/lib/libdevstream.a ] && [ \"\$(ls lower lower/opt | xargs)\" = 'lower: opt lower/opt: here' ]
+    grep -x 'prefix=/opt/here' lower/opt/here/lib/pkgconfig/devstream.pc"
+
+# In place of the commands that install or download stand some that record the call.
+mkdir -p sealed/bin sealed/tests
+cp -R "$root/tools" sealed/tools && cp -R "$root/tests/ranks" sealed/tests/ranks && cp "$root/Makefile" "$root/devstream.h" sealed
+for command in apt-get dnf sudo python3; do
+    printf '#!/bin/sh\ncase "$*" in *--version*) exit 0 ;; esac\necho "%s $*" >>%s\nexit 1\n' $command "$dir/called" >sealed/bin/$command
+done
+printf '#!/bin/sh\ncase "$*" in *-fsyntax-only*) exit 1 ;; esac\nexec %s "$@"\n' "$CC" >sealed/bin/no-cmocka
+chmod +x sealed/bin/*
+t "NO_INSTALL_DEPS: nothing is installed or downloaded, and a sentence says so" "
+    PATH=$dir/sealed/bin:\$PATH
+    steps() { # what make check and its parts install
+        if make -s MAKEFLAGS= CC=no-cmocka cmocka; then return 1; fi
+        if CC=$CC tools/cmocka.sh build/cmocka; then return 1; fi
+        CUDA_HOME= tools/cuda-headers.sh 12.9
+        if tests/ranks/install.sh mpich; then return 1; fi
+    }
+    cd sealed
+    rm -f ../called
+    (export NO_INSTALL_DEPS=1; steps) >out 2>&1
+    cat out
+    [ ! -e ../called ]
+    [ \$(grep -c 'NO_INSTALL_DEPS is set' out) = 4 ]
+    steps >out 2>&1
+    cat ../called
+    grep apt-get ../called && grep 'python3 .*cuda-runtime\|python3 .*cuda-crt' ../called && grep 'python3 .*mpich' ../called"
 t "a relative PREFIX is refused" "! make_ install $without PREFIX=here && [ ! -e $root/here ]"
 t "make uninstall takes all of it and nothing else" "
     echo mine >usr/include/mine.h

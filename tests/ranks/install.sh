@@ -32,6 +32,7 @@ works() {
 }
 
 if ! works; then
+    [ -z "${NO_INSTALL_DEPS:-}" ] || skip "NO_INSTALL_DEPS is set, so $library $version is not downloaded"
     python3 -m pip --version >/dev/null 2>&1 || skip "there is no python3 with pip to install $library"
     new=$(mktemp -d "$folder/new-XXXXXX") || exit 2
     trap 'rm -rf "$new"' EXIT

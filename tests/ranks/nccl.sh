@@ -59,7 +59,8 @@ done
 if [ -z "$name" ]; then
     python=build/nccl4py/bin/python
     if [ -x $python ] && $python -c 'import numpy, nccl.bindings' 2>/dev/null ||
-        { python3 -m venv build/nccl4py &&
+        { { [ -z "${NO_INSTALL_DEPS:-}" ] || { echo 'NO_INSTALL_DEPS is set'; false; }; } &&
+            python3 -m venv build/nccl4py &&
             timeout 300 $python -m pip --disable-pip-version-check install --quiet --only-binary=:all: numpy cuda-pathfinder &&
             timeout 300 $python -m pip --disable-pip-version-check install --quiet --only-binary=:all: --no-deps nccl4py==0.6.0; } >"$files/said" 2>&1; then
         $python tests/ranks/nccl4py_client.py "$build/lib" || status=1

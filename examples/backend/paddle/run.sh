@@ -19,7 +19,8 @@ installed() {
 
 command -v g++ >/dev/null || skip "there is no g++; clang refuses Paddle's headers"
 if ! installed; then
-    [ "${BACKEND_DOWNLOAD:-}" != no ] || skip "paddlepaddle $PADDLE is not installed, and BACKEND_DOWNLOAD=no"
+    { [ "${BACKEND_DOWNLOAD:-}" != no ] && [ -z "${NO_INSTALL_DEPS:-}" ]; } ||
+        skip "paddlepaddle $PADDLE is not installed, and BACKEND_DOWNLOAD=no or NO_INSTALL_DEPS is set"
     mkdir -p "$at"
     python3 -m venv "$at/venv" >"$at/log" 2>&1 || skip "python3 makes no virtual environment: $(tail -n 1 "$at/log")"
     # A proxy that hangs must not hang the build.

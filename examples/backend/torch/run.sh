@@ -25,7 +25,8 @@ command -v "${CXX:-c++}" >/dev/null || skip "there is no C++ compiler (CXX=${CXX
 mkdir -p "$at"
 if ! imports; then
     [ -z "${TORCH_PYTHON:-}" ] || skip "$TORCH_PYTHON cannot import torch: $(last)"
-    [ "${BACKEND_DOWNLOAD:-}" != no ] || skip "torch is not installed, and BACKEND_DOWNLOAD=no"
+    { [ "${BACKEND_DOWNLOAD:-}" != no ] && [ -z "${NO_INSTALL_DEPS:-}" ]; } ||
+        skip "torch is not installed, and BACKEND_DOWNLOAD=no or NO_INSTALL_DEPS is set"
     python3 -m venv "$at/venv" >"$at/log" 2>&1 || skip "python3 makes no virtual environment: $(last)"
     # The wheel is made for CUDA and does not start without some of NVIDIA's packages. If the toolkit is installed, few are enough;
     # else torch's whole list of packages is installed, some GB.
