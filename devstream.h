@@ -121,8 +121,8 @@
 #error "devstream cannot be implemented by cl: compile devstream.c with clang-cl and link its object"
 #elif !defined(__GNUC__) && !defined(__clang__) && !defined(_MSC_VER)
 #error "devstream needs the attributes and builtins of gcc or clang, which this compiler lacks"
-#elif !defined(__linux__)
-#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
+#elif !defined(__linux__) && !defined(_WIN32)
+#error "devstream runs on Linux (x86-64, aarch64) and Windows (x86-64) only, so far"
 #elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
 #error "devstream needs a 64-bit target: compile without -m32 or -mx32, with a 64-bit compiler"
 #elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -143,13 +143,19 @@
     (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
 #if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
+#if defined(_WIN32)
+#define DEVSTREAM_API __declspec(dllexport)
+#else
 #define DEVSTREAM_API __attribute__((visibility("default")))
+#endif
 #endif
 #ifndef DEVSTREAM_API
 /** Prefix of every function. A program may define its own before the include. */
 #define DEVSTREAM_API
+#if !defined(_WIN32)
 /** Hides the implementation, unless the program has defined DEVSTREAM_API. */
 #define DS__HIDDEN __attribute__((visibility("hidden")))
+#endif
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static
@@ -3568,10 +3574,11 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int li
 
 /* os/system.h - chooses the operating system.
 
-   Includes the rooms of one system. linux.h, linux_share.h and linux_machine.h are the model of a
-   port: they and the rooms posix*.h define all functions and types that other rooms use, and their
-   comments are the contract. All functions exist on every system. If a system cannot do something,
-   the function returns its value for a failure, or does nothing if its comment allows that.
+   Includes the rooms of one system: Linux, or Windows (windows*.h). linux.h, linux_share.h and
+   linux_machine.h are the model of a port: they and the rooms posix*.h define all functions and
+   types that other rooms use, and their comments are the contract. All functions exist on every
+   system. If a system cannot do something, the function returns its value for a failure, or does
+   nothing if its comment allows that.
 
    Invariants: except for entry files and the list of drivers, this is the only room that has a
    conditional around an include.
@@ -3601,6 +3608,14 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int li
 #define DS__FOREVER UINT64_MAX
 #define DS__SEAM __attribute__((unused)) /* for functions that only some drivers or layers use */
 
+/* for attributes: the format of the library's texts. gcc for Windows takes printf for that of an
+   old C library, which the headers of mingw replace. */
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DS__PRINTF gnu_printf
+#else
+#define DS__PRINTF printf
+#endif
+
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
 #elif defined(__SANITIZE_ADDRESS__)
@@ -3618,8 +3633,8 @@ static inline DS_MUST_USE ds_result ds_at_cpu_get_spin(const char *file_, int li
    mask of the calling thread (ds__os_affinity_get, ds__os_affinity_set), and counts the processors
    that the process may use (ds__os_processors).
 
-   Invariants: processors are numbered as by the system, from 0 to DS__OS_PROCESSORS - 1. A mask that
-   was read has at least one processor.
+   Invariants: processors are numbered as by the system, from 0 to DS__OS_PROCESSORS - 1. A mask
+   that was read has at least one processor.
    Locks: none.
    Threads: any. A new thread has the mask of the thread that starts it. */
 
@@ -3649,7 +3664,1006 @@ static inline int ds__os_affinity_count(const ds__os_affinity *mask) {
 }
 
 #if defined(_WIN32)
-#error "devstream is not implemented for Windows, so far"
+#if !defined(__x86_64__)
+#error "devstream for Windows is implemented for x86-64 only, so far"
+#endif
+
+/* os/windows_api.h - declarations of the functions of Windows that devstream calls.
+
+   Declares functions and structs of kernel32.dll. Programs that include devstream's implementation
+   do not get the macros of <windows.h>, and may include <windows.h> before or after it: the
+   declarations agree. Structs have names of their own and are passed as pointers.
+
+   Invariants: x86-64 only, where Windows has one calling convention. Declarations are those of
+   Windows 10; what newer or other versions lack is looked up at run time.
+   Locks: none.
+   Threads: any. */
+
+#define DS__WINDOWS extern __declspec(dllimport)
+
+/* structs of <windows.h> that are only passed on */
+struct HINSTANCE__;
+struct _SECURITY_ATTRIBUTES;
+struct _RTL_SRWLOCK;
+struct _RTL_CONDITION_VARIABLE;
+struct _MEMORY_BASIC_INFORMATION;
+struct _MEMORYSTATUSEX;
+struct _SYSTEM_INFO;
+struct _FILETIME;
+struct _GROUP_AFFINITY;
+struct _WIN32_FIND_DATAA;
+struct _SYSTEM_LOGICAL_PROCESSOR_INFORMATION;
+union _LARGE_INTEGER;
+
+enum {
+    DS__WIN_COMMIT = 0x1000,
+    DS__WIN_RESERVE = 0x2000,
+    DS__WIN_DECOMMIT = 0x4000,
+    DS__WIN_RELEASE = 0x8000,
+    DS__WIN_FREE = 0x10000,
+    DS__WIN_NO_ACCESS = 1,
+    DS__WIN_READ_WRITE = 4,
+    DS__WIN_MAP_READ_WRITE = 6,
+    DS__WIN_INFINITE = -1
+};
+
+/* numbers of errors */
+enum {
+    DS__WIN_NO_FILE = 2,
+    DS__WIN_NO_PATH = 3,
+    DS__WIN_DENIED = 5,
+    DS__WIN_NO_MEMORY = 8,
+    DS__WIN_OUT_OF_MEMORY = 14,
+    DS__WIN_SHARING = 32,
+    DS__WIN_FILE_EXISTS = 80,
+    DS__WIN_DISK_FULL = 112,
+    DS__WIN_EXISTS = 183,
+    DS__WIN_NO_COMMIT = 1455
+};
+
+/* MEMORY_BASIC_INFORMATION */
+typedef struct ds__win_region {
+    void *base;
+    void *allocation;
+    uint32_t allocation_protect;
+    uint32_t partition;
+    size_t size;
+    uint32_t state;
+    uint32_t protect;
+    uint32_t type;
+    uint32_t zero;
+} ds__win_region;
+
+/* MEMORYSTATUSEX */
+typedef struct ds__win_memory {
+    uint32_t size;
+    uint32_t load;
+    uint64_t physical;
+    uint64_t rest[6];
+} ds__win_memory;
+
+/* GROUP_AFFINITY */
+typedef struct ds__win_affinity {
+    uint64_t mask;
+    uint16_t group;
+    uint16_t zero[3];
+} ds__win_affinity;
+
+/* WIN32_FIND_DATAA */
+typedef struct ds__win_found {
+    uint32_t attributes;
+    uint32_t rest[10];
+    char name[260];
+    char short_name[14];
+} ds__win_found;
+
+/* SYSTEM_LOGICAL_PROCESSOR_INFORMATION, of a cache (relationship 2) */
+typedef struct ds__win_processor {
+    uint64_t mask;
+    uint32_t relationship;
+    uint32_t zero;
+    unsigned char level;
+    unsigned char ways;
+    uint16_t line;
+    uint32_t bytes;
+    uint64_t rest;
+} ds__win_processor;
+
+/* modules */
+DS__WINDOWS struct HINSTANCE__ *LoadLibraryA(const char *path);
+DS__WINDOWS struct HINSTANCE__ *GetModuleHandleA(const char *name);
+DS__WINDOWS int GetModuleHandleExA(unsigned long flags, const char *name, struct HINSTANCE__ **out);
+DS__WINDOWS long long (*GetProcAddress(struct HINSTANCE__ *module, const char *name))(void);
+DS__WINDOWS int FreeLibrary(struct HINSTANCE__ *module);
+DS__WINDOWS unsigned long GetModuleFileNameA(struct HINSTANCE__ *module, char *out,
+                                             unsigned long size);
+
+/* errors, time, processes */
+DS__WINDOWS unsigned long GetLastError(void);
+DS__WINDOWS int QueryPerformanceCounter(union _LARGE_INTEGER *out);
+DS__WINDOWS int QueryPerformanceFrequency(union _LARGE_INTEGER *out);
+DS__WINDOWS void GetSystemTimePreciseAsFileTime(struct _FILETIME *out);
+DS__WINDOWS void Sleep(unsigned long ms);
+DS__WINDOWS int SwitchToThread(void);
+DS__WINDOWS void *CreateWaitableTimerExW(struct _SECURITY_ATTRIBUTES *security, const wchar_t *name,
+                                         unsigned long flags, unsigned long access);
+DS__WINDOWS int SetWaitableTimer(void *timer, const union _LARGE_INTEGER *due, long period,
+                                 void (*done_fn)(void *, unsigned long, unsigned long), void *user,
+                                 int resume);
+DS__WINDOWS unsigned long GetCurrentProcessId(void);
+DS__WINDOWS unsigned long GetCurrentThreadId(void);
+DS__WINDOWS void *GetCurrentProcess(void);
+DS__WINDOWS void *GetCurrentThread(void);
+DS__WINDOWS unsigned long GetCurrentProcessorNumber(void);
+DS__WINDOWS void FlushProcessWriteBuffers(void);
+
+/* memory */
+DS__WINDOWS void *VirtualAlloc(void *at, size_t size, unsigned long type, unsigned long protect);
+DS__WINDOWS int VirtualFree(void *at, size_t size, unsigned long type);
+DS__WINDOWS int VirtualProtect(void *at, size_t size, unsigned long protect, unsigned long *out);
+DS__WINDOWS size_t VirtualQuery(const void *at, struct _MEMORY_BASIC_INFORMATION *out, size_t size);
+DS__WINDOWS int GlobalMemoryStatusEx(struct _MEMORYSTATUSEX *out);
+
+/* objects, files */
+DS__WINDOWS int CloseHandle(void *handle);
+DS__WINDOWS unsigned long WaitForSingleObject(void *handle, unsigned long ms);
+DS__WINDOWS void *CreateFileMappingA(void *file, struct _SECURITY_ATTRIBUTES *security,
+                                     unsigned long protect, unsigned long high, unsigned long low,
+                                     const char *name);
+DS__WINDOWS void *OpenFileMappingA(unsigned long access, int inherit, const char *name);
+DS__WINDOWS void *MapViewOfFile(void *mapping, unsigned long access, unsigned long high,
+                                unsigned long low, size_t size);
+DS__WINDOWS int UnmapViewOfFile(const void *at);
+DS__WINDOWS void *CreateEventA(struct _SECURITY_ATTRIBUTES *security, int manual, int set,
+                               const char *name);
+DS__WINDOWS void *OpenEventA(unsigned long access, int inherit, const char *name);
+DS__WINDOWS void *CreateFileA(const char *path, unsigned long access, unsigned long share,
+                              struct _SECURITY_ATTRIBUTES *security, unsigned long how,
+                              unsigned long flags, void *model);
+DS__WINDOWS unsigned long GetFileType(void *file);
+DS__WINDOWS unsigned long GetFileAttributesA(const char *path);
+DS__WINDOWS int DeleteFileA(const char *path);
+DS__WINDOWS void *FindFirstFileA(const char *pattern, struct _WIN32_FIND_DATAA *out);
+DS__WINDOWS int FindNextFileA(void *search, struct _WIN32_FIND_DATAA *out);
+DS__WINDOWS int FindClose(void *search);
+
+/* threads */
+DS__WINDOWS void AcquireSRWLockExclusive(struct _RTL_SRWLOCK *lock);
+DS__WINDOWS void ReleaseSRWLockExclusive(struct _RTL_SRWLOCK *lock);
+DS__WINDOWS unsigned char TryAcquireSRWLockExclusive(struct _RTL_SRWLOCK *lock);
+DS__WINDOWS int SleepConditionVariableSRW(struct _RTL_CONDITION_VARIABLE *condition,
+                                          struct _RTL_SRWLOCK *lock, unsigned long ms,
+                                          unsigned long flags);
+DS__WINDOWS void WakeAllConditionVariable(struct _RTL_CONDITION_VARIABLE *condition);
+DS__WINDOWS void *CreateThread(struct _SECURITY_ATTRIBUTES *security, size_t stack,
+                               unsigned long (*main_fn)(void *), void *user, unsigned long flags,
+                               unsigned long *out_id);
+DS__WINDOWS unsigned long FlsAlloc(void (*ended_fn)(void *));
+DS__WINDOWS int FlsSetValue(unsigned long slot, void *value);
+DS__WINDOWS int FlsFree(unsigned long slot);
+
+/* processors, machine */
+DS__WINDOWS int GetProcessAffinityMask(void *process, unsigned long long *out_process,
+                                       unsigned long long *out_system);
+DS__WINDOWS int GetThreadGroupAffinity(void *thread, struct _GROUP_AFFINITY *out);
+DS__WINDOWS unsigned long long SetThreadAffinityMask(void *thread, unsigned long long mask);
+DS__WINDOWS int GetNumaHighestNodeNumber(unsigned long *out);
+DS__WINDOWS int GetNumaNodeProcessorMask(unsigned char node, unsigned long long *out);
+DS__WINDOWS int GetLogicalProcessorInformation(struct _SYSTEM_LOGICAL_PROCESSOR_INFORMATION *out,
+                                               unsigned long *size);
+DS__WINDOWS int GetComputerNameA(char *out, unsigned long *size);
+
+/* os/windows.h - Windows.
+
+   Wraps the clock, waits for words of memory, modules and pages of Windows 10 and newer on x86-64.
+   windows_thread.h has threads, windows_share.h shared memory, windows_file.h files, and
+   windows_machine.h what Windows tells about the machine. linux.h has the contract of each
+   function.
+
+   Policy:
+   1. WaitOnAddress takes whole milliseconds, so timeouts are rounded up to them. Sleeps of less
+      than a millisecond use a timer of high resolution, which has steps of about half a
+      millisecond.
+   2. WaitOnAddress is not in kernel32.dll and is looked up at its first use. Without it, a wait is
+      a sleep of one millisecond.
+   3. Windows has no fork, no signals and no program whose threads have ended while the process goes
+      on: the functions for these do nothing.
+
+   Invariants: pages have 4 KiB. A part of reserved address space is committed or decommitted in
+   whole pages, and all of it is released at once, since Windows cannot release a part.
+   Locks: none.
+   Threads: any; except for the addresses of functions, no function keeps state of its own. */
+
+#include <malloc.h>
+#include <time.h>
+
+/* Sets errno for the latest error of Windows. */
+static void ds__win_set_errno(void) {
+    switch (GetLastError()) {
+    case DS__WIN_NO_FILE:
+    case DS__WIN_NO_PATH:
+        errno = ENOENT;
+        break;
+    case DS__WIN_DENIED:
+    case DS__WIN_SHARING:
+        errno = EACCES;
+        break;
+    case DS__WIN_FILE_EXISTS:
+    case DS__WIN_EXISTS:
+        errno = EEXIST;
+        break;
+    case DS__WIN_DISK_FULL:
+        errno = ENOSPC;
+        break;
+    case DS__WIN_NO_MEMORY:
+    case DS__WIN_OUT_OF_MEMORY:
+    case DS__WIN_NO_COMMIT:
+        errno = ENOMEM;
+        break;
+    default:
+        errno = EIO;
+    }
+}
+
+/* ---- clock ---- */
+
+DS__SEAM static uint64_t ds__now_ns(void) {
+    static _Atomic uint64_t rate; /* of the counter per second; it does not change */
+    uint64_t now = 0;
+    uint64_t per_second = atomic_load_explicit(&rate, memory_order_relaxed);
+    if (DS__UNLIKELY(!per_second)) {
+        QueryPerformanceFrequency((union _LARGE_INTEGER *)(void *)&per_second);
+        atomic_store_explicit(&rate, per_second, memory_order_relaxed);
+    }
+    QueryPerformanceCounter((union _LARGE_INTEGER *)(void *)&now);
+    return now / per_second * 1000000000u + now % per_second * 1000000000u / per_second;
+}
+
+DS__SEAM static int64_t ds__os_wall_ns(void) {
+    uint64_t now = 0; /* tenths of a microsecond since 1601 */
+    GetSystemTimePreciseAsFileTime((struct _FILETIME *)(void *)&now);
+    return ((int64_t)now - 116444736000000000) * 100;
+}
+
+/* ---- modules ---- */
+
+DS__SEAM static void *ds__os_library_open(const char *path) {
+    return (void *)LoadLibraryA(path);
+}
+
+/* library NULL: a symbol that the program itself exports. */
+DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
+    void *symbol = NULL;
+    struct HINSTANCE__ *module = library ? (struct HINSTANCE__ *)library : GetModuleHandleA(NULL);
+    long long (*found)(void) = GetProcAddress(module, name);
+    memcpy(&symbol, &found, sizeof symbol);
+    return symbol;
+}
+
+DS__SEAM static void ds__os_library_close(void *library) {
+    FreeLibrary((struct HINSTANCE__ *)library);
+}
+
+DS__SEAM static void *ds__os_library_loaded(const char *name) {
+    struct HINSTANCE__ *module = NULL;
+    return GetModuleHandleExA(0, name, &module) ? (void *)module : NULL;
+}
+
+DS__SEAM static void *ds__os_library_share(const char *path, const char **out_error) {
+    static _Thread_local char text[48];
+    void *library = ds__os_library_open(path);
+    *out_error = NULL;
+    if (!library) {
+        snprintf(text, sizeof text, "LoadLibrary reports error %u", (unsigned)GetLastError());
+        *out_error = text;
+    }
+    return library;
+}
+
+/* ---- waits ---- */
+
+/* Functions that may be missing. */
+typedef struct ds__win_waits {
+    int (*wait)(volatile void *word, void *value, size_t size, unsigned long ms);
+    void (*wake_one)(void *word);
+    void (*wake_all)(void *word);
+} ds__win_waits;
+
+/* Looks a function up in the library that has it on Windows 10 and newer. */
+static void ds__win_find(const char *name, void *out) {
+    struct HINSTANCE__ *module = GetModuleHandleA("kernelbase.dll");
+    long long (*found)(void) = module ? GetProcAddress(module, name) : NULL;
+    memcpy(out, &found, sizeof found);
+}
+
+static const ds__win_waits *ds__win_waits_get(void) {
+    static ds__win_waits waits;
+    static _Atomic int ready; /* 1: being looked up; 2: known */
+    int expected = 0;
+    while (DS__UNLIKELY(atomic_load_explicit(&ready, memory_order_acquire) != 2)) {
+        if (!atomic_compare_exchange_strong(&ready, &expected, 1)) {
+            SwitchToThread();
+            expected = 0;
+            continue;
+        }
+        ds__win_find("WaitOnAddress", &waits.wait);
+        ds__win_find("WakeByAddressSingle", &waits.wake_one);
+        ds__win_find("WakeByAddressAll", &waits.wake_all);
+        if (!waits.wake_one || !waits.wake_all)
+            waits.wait = NULL;
+        atomic_store_explicit(&ready, 2, memory_order_release);
+    }
+    return &waits;
+}
+
+/* Returns whole milliseconds, rounded up. */
+static unsigned long ds__win_ms(uint64_t ns) {
+    if (ns == DS__FOREVER)
+        return (unsigned long)DS__WIN_INFINITE;
+    uint64_t ms = ns / 1000000u + (ns % 1000000u != 0);
+    return ms < 0x7fffffff ? (unsigned long)ms : 0x7fffffff;
+}
+
+DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
+    const ds__win_waits *w = ds__win_waits_get();
+    if (w->wait)
+        w->wait((volatile void *)word, &value, sizeof value, ds__win_ms(timeout_ns));
+    else if (atomic_load(word) == value)
+        Sleep(1);
+}
+
+DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
+    const ds__win_waits *w = ds__win_waits_get();
+    if (!w->wait)
+        return;
+    if (count > 8) {
+        w->wake_all((void *)word);
+        return;
+    }
+    while (count-- > 0)
+        w->wake_one((void *)word);
+}
+
+DS__SEAM static void ds__os_sleep(uint64_t ns) {
+    int64_t due = -(int64_t)((ns + 99) / 100); /* tenths of a microsecond from now on */
+    void *timer = ns < 1000000u
+                      ? CreateWaitableTimerExW(NULL, NULL, 2 /* high resolution */, 0x100002)
+                      : NULL;
+    if (timer &&
+        SetWaitableTimer(timer, (const union _LARGE_INTEGER *)(const void *)&due, 0, NULL, NULL, 0))
+        WaitForSingleObject(timer, (unsigned long)DS__WIN_INFINITE);
+    else
+        Sleep(ds__win_ms(ns));
+    if (timer)
+        CloseHandle(timer);
+}
+
+DS__SEAM static void ds__os_yield(void) {
+    SwitchToThread();
+}
+
+/* ---- the process and its threads ---- */
+
+DS__SEAM static int ds__os_processor(void) {
+    return (int)GetCurrentProcessorNumber();
+}
+
+DS__SEAM static unsigned ds__os_process_id(void) {
+    return (unsigned)GetCurrentProcessId();
+}
+
+DS__SEAM static uint32_t ds__os_thread_id(void) {
+    return (uint32_t)GetCurrentThreadId();
+}
+
+DS__SEAM static int ds__os_barrier_register(void) {
+    return 1;
+}
+
+DS__SEAM static void ds__os_barrier(void) {
+    FlushProcessWriteBuffers();
+}
+
+/* Gives the thread a name, which debuggers show. */
+DS__SEAM static void ds__os_library_thread(void) {
+    long (*name_fn)(void *thread, const wchar_t *name);
+    ds__win_find("SetThreadDescription", &name_fn);
+    if (name_fn)
+        (void)name_fn(GetCurrentThread(), L"devstream");
+}
+
+DS__SEAM static void ds__os_take_signals(void) {
+}
+
+DS__SEAM static int ds__os_program_ended(void) {
+    return 0;
+}
+
+/* ---- memory ---- */
+
+DS__SEAM static void *ds__os_aligned_alloc(size_t align, size_t size) {
+    return size > SIZE_MAX - align ? NULL
+                                   : _aligned_malloc((size + align - 1) & ~(align - 1), align);
+}
+
+DS__SEAM static void ds__os_aligned_free(void *at) {
+    _aligned_free(at);
+}
+
+DS__SEAM static size_t ds__os_page(void) {
+    return 4096;
+}
+
+/* Reserves more than the size if the alignment is larger than that of Windows; ds__os_unreserve
+   finds the beginning. */
+DS__SEAM static void *ds__os_reserve(size_t size, size_t align) {
+    const size_t granularity = 1 << 16;
+    size_t more = align > granularity ? align - granularity : 0;
+    if (size > SIZE_MAX - more)
+        return NULL;
+    uintptr_t at = (uintptr_t)VirtualAlloc(NULL, size + more, DS__WIN_RESERVE, DS__WIN_NO_ACCESS);
+    return at ? (void *)((at + align - 1) & ~(align - 1)) : NULL;
+}
+
+DS__SEAM static int ds__os_commit(void *at, size_t size) {
+    return VirtualAlloc(at, size, DS__WIN_COMMIT, DS__WIN_READ_WRITE) != NULL;
+}
+
+DS__SEAM static int ds__os_protect(void *at, size_t size, int allow) {
+    unsigned long before;
+    return VirtualProtect(at, size, allow ? DS__WIN_READ_WRITE : DS__WIN_NO_ACCESS, &before);
+}
+
+/* Large pages need a privilege and memory that is never paged out. */
+DS__SEAM static int ds__os_large_pages(void *at, size_t size) {
+    (void)at;
+    (void)size;
+    errno = ENOSYS;
+    return 0;
+}
+
+/* A node can be named only when memory is reserved. */
+DS__SEAM static int ds__os_prefer_node(void *at, size_t size, int node) {
+    unsigned long last = 0;
+    (void)at;
+    (void)size;
+    return GetNumaHighestNodeNumber(&last) && (unsigned long)node > last ? EINVAL : ENOSYS;
+}
+
+DS__SEAM static void ds__os_decommit(void *at, size_t size) {
+    VirtualFree(at, size, DS__WIN_DECOMMIT);
+}
+
+static ds__win_region ds__win_region_at(const void *at) {
+    ds__win_region region;
+    memset(&region, 0, sizeof region);
+    region.state = DS__WIN_FREE;
+    VirtualQuery(at, (struct _MEMORY_BASIC_INFORMATION *)(void *)&region, sizeof region);
+    return region;
+}
+
+DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
+    (void)size;
+    VirtualFree(ds__win_region_at(at).allocation, 0, DS__WIN_RELEASE);
+}
+
+DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
+    return ds__win_region_at((const void *)address).state != DS__WIN_FREE;
+}
+
+/* Windows forks no process. */
+DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
+    (void)at;
+    (void)size;
+    return 1;
+}
+
+DS__SEAM static void ds__os_unmap(void *at, size_t size) {
+    (void)size;
+    UnmapViewOfFile(at);
+}
+
+/* os/windows_thread.h - threads of Windows.
+
+   Wraps mutexes, conditions, threads and thread-specific data for thread.h, which describes their
+   use. A mutex is a slim lock (SRWLOCK), and thread-specific data a slot of fiber-local storage,
+   whose callback runs when a thread ends.
+
+   Invariants: functions that can fail return 0 or an error number of C. The library has one key at
+   a time. The callback of a slot also runs when the slot is freed, for the values of all threads;
+   it does nothing then.
+   Locks: each ds__mutex is one. Users lock it by the functions of thread.h, which count locks.
+   Threads: any. */
+
+/* SRWLOCK */
+typedef struct ds__mutex {
+    void *word;
+} ds__mutex;
+
+/* CONDITION_VARIABLE */
+typedef struct ds__condition {
+    void *word;
+} ds__condition;
+
+typedef void *ds__os_thread;
+typedef unsigned long ds__os_thread_key;
+
+#define DS__MUTEX_INIT \
+    { NULL }
+#define DS__CONDITION_INIT \
+    { NULL }
+
+static inline struct _RTL_SRWLOCK *ds__win_lock(ds__mutex *m) {
+    return (struct _RTL_SRWLOCK *)(void *)m;
+}
+
+DS__SEAM static void ds__os_mutex_init(ds__mutex *m) {
+    m->word = NULL;
+}
+
+static inline void ds__os_mutex_lock(ds__mutex *m) {
+    AcquireSRWLockExclusive(ds__win_lock(m));
+}
+
+static inline void ds__os_mutex_unlock(ds__mutex *m) {
+    ReleaseSRWLockExclusive(ds__win_lock(m));
+}
+
+static inline int ds__os_mutex_trylock(ds__mutex *m) {
+    return TryAcquireSRWLockExclusive(ds__win_lock(m)) != 0;
+}
+
+DS__SEAM static void ds__os_mutex_destroy(ds__mutex *m) {
+    (void)m;
+}
+
+DS__SEAM static void ds__condition_wait(ds__condition *c, ds__mutex *m) {
+    SleepConditionVariableSRW((struct _RTL_CONDITION_VARIABLE *)(void *)c, ds__win_lock(m),
+                              (unsigned long)DS__WIN_INFINITE, 0);
+}
+
+DS__SEAM static void ds__condition_broadcast(ds__condition *c) {
+    WakeAllConditionVariable((struct _RTL_CONDITION_VARIABLE *)(void *)c);
+}
+
+typedef struct ds__win_start {
+    void *(*main_fn)(void *);
+    void *user;
+} ds__win_start;
+
+static unsigned long ds__win_thread_main(void *start) {
+    ds__win_start s = *(ds__win_start *)start;
+    free(start);
+    s.main_fn(s.user);
+    return 0;
+}
+
+DS__SEAM static int ds__os_thread_start(ds__os_thread *out, void *(*main_fn)(void *), void *user) {
+    ds__win_start *start = malloc(sizeof *start);
+    if (!start)
+        return ENOMEM;
+    *start = (ds__win_start){ main_fn, user };
+    *out = CreateThread(NULL, 0, ds__win_thread_main, start, 0, NULL);
+    if (*out)
+        return 0;
+    free(start);
+    return EAGAIN;
+}
+
+DS__SEAM static void ds__os_thread_join(ds__os_thread thread) {
+    WaitForSingleObject(thread, (unsigned long)DS__WIN_INFINITE);
+    CloseHandle(thread);
+}
+
+/* The function of the key; NULL: there is no key. */
+static void (*_Atomic ds__win_ended)(void *);
+
+static void ds__win_thread_ended(void *value) {
+    void (*ended_fn)(void *) = atomic_load(&ds__win_ended);
+    if (value && ended_fn)
+        ended_fn(value);
+}
+
+DS__SEAM static int ds__os_thread_key_create(ds__os_thread_key *out, void (*ended_fn)(void *)) {
+    *out = FlsAlloc(ds__win_thread_ended);
+    if (*out == (unsigned long)DS__WIN_INFINITE)
+        return EAGAIN;
+    atomic_store(&ds__win_ended, ended_fn);
+    return 0;
+}
+
+DS__SEAM static int ds__os_thread_key_set(ds__os_thread_key key, const void *value) {
+    void *stored;
+    memcpy(&stored, &value, sizeof stored);
+    return FlsSetValue(key, stored) ? 0 : ENOMEM;
+}
+
+DS__SEAM static void ds__os_thread_key_delete(ds__os_thread_key key) {
+    atomic_store(&ds__win_ended, NULL);
+    FlsFree(key);
+}
+
+/* Windows forks no process. */
+DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(void),
+                                   void (*child_fn)(void)) {
+    (void)before_fn;
+    (void)parent_fn;
+    (void)child_fn;
+    return 0;
+}
+
+/* os/windows_share.h - shared memory of several processes on Windows.
+
+   Provides shared memory that other processes open by a name (ds__os_memfd), numbers that are held
+   until their process ends (ds__os_hold_byte), waits between processes, and random numbers that
+   identify memory (ds__os_cookie). linux_share.h has the contract.
+
+   Policy:
+   1. Memory is a named mapping of the paging file. The name has the process, the cookie and the
+      size, so only a process that knows all of them can open it. Windows removes the name with the
+      last handle or view.
+   2. A number that a process holds is a named event. Windows closes it when the process ends, in
+      any way. If the name does not exist, no process holds the number.
+   3. All pages are allocated when the mapping is created.
+   4. A wait for a word does not reach other processes. ds__futex_wait_any therefore sleeps for at
+      most a millisecond, and its caller looks again.
+
+   Invariants: handles have 32 significant bits, so an int holds them. Names are in the namespace of
+   the session, and other users may not open them. Failures set errno.
+   Locks: none.
+   Threads: any; no function keeps state of its own. */
+
+enum { DS__WIN_NAME = 96 };
+
+static void *ds__win_handle(int fd) {
+    return (void *)(intptr_t)fd;
+}
+
+static void ds__win_memory_name(char *out, unsigned pid, uint64_t cookie, size_t size) {
+    snprintf(out, DS__WIN_NAME, "Local\\devstream-%u-%016llx-%llu", pid, (unsigned long long)cookie,
+             (unsigned long long)size);
+}
+
+static void ds__win_event_name(char *out, uint64_t cookie, uint64_t number) {
+    snprintf(out, DS__WIN_NAME, "Local\\devstream-%016llx-%llu", (unsigned long long)cookie,
+             (unsigned long long)number);
+}
+
+/* Returns a new handle as a number; -1 with errno if there is none, or if another one has the name
+   already. */
+static int ds__win_new(void *handle) {
+    if (handle && GetLastError() == DS__WIN_EXISTS) {
+        CloseHandle(handle);
+        errno = EEXIST;
+        return -1;
+    }
+    if (!handle)
+        ds__win_set_errno();
+    return handle ? (int)(intptr_t)handle : -1;
+}
+
+DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
+    char name[DS__WIN_NAME];
+    ds__win_memory_name(name, ds__os_process_id(), cookie, size);
+    return ds__win_new(CreateFileMappingA((void *)(intptr_t)-1, NULL, DS__WIN_READ_WRITE,
+                                          (unsigned long)((uint64_t)size >> 32),
+                                          (unsigned long)(size & 0xffffffffu), name));
+}
+
+DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
+    char name[DS__WIN_NAME];
+    (void)fd;
+    ds__win_memory_name(name, (unsigned)pid, cookie, size);
+    void *handle = OpenFileMappingA(DS__WIN_MAP_READ_WRITE, 0, name);
+    if (!handle)
+        ds__win_set_errno();
+    return handle ? (int)(intptr_t)handle : -1;
+}
+
+DS__SEAM static void ds__os_close(int fd) {
+    CloseHandle(ds__win_handle(fd));
+}
+
+DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
+    (void)fd;
+    (void)at;
+    (void)size;
+    return 1;
+}
+
+DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
+    return MapViewOfFile(ds__win_handle(fd), DS__WIN_MAP_READ_WRITE, 0, 0, size);
+}
+
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
+    char name[DS__WIN_NAME];
+    (void)fd;
+    ds__win_event_name(name, cookie, byte);
+    return ds__win_new(CreateEventA(NULL, 1, 0, name));
+}
+
+DS__SEAM static void ds__os_release_byte(int held) {
+    CloseHandle(ds__win_handle(held));
+}
+
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
+    char name[DS__WIN_NAME];
+    (void)fd;
+    ds__win_event_name(name, cookie, byte);
+    void *event = OpenEventA(0x100000 /* SYNCHRONIZE */, 0, name);
+    if (!event)
+        return GetLastError() == DS__WIN_DENIED;
+    CloseHandle(event);
+    return 1;
+}
+
+DS__SEAM static uint64_t ds__os_cookie(void) {
+    uint64_t n = 0;
+    unsigned char (*random_fn)(void *out, unsigned long size);
+    void *library = ds__os_library_open("advapi32.dll");
+    /* RtlGenRandom by its exported name */
+    void *found = library ? ds__os_library_symbol(library, "SystemFunction036") : NULL;
+    memcpy(&random_fn, &found, sizeof random_fn);
+    if (!random_fn || !random_fn(&n, sizeof n) || n == 0)
+        n = ds__now_ns() * 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&n ^
+            (uint64_t)ds__os_process_id() << 32;
+    return n ? n : 1;
+}
+
+DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
+    (void)word;
+}
+
+typedef struct ds__sleep {
+    _Atomic uint32_t *word; /* NULL: other processes change it */
+    uint32_t value;
+} ds__sleep;
+
+DS__SEAM static ds__sleep ds__sleep_on(_Atomic uint32_t *word, uint32_t value, int shared) {
+    return (ds__sleep){ shared ? NULL : word, value };
+}
+
+/* Sleeps on the first word of the process itself, or without one. */
+DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
+    uint64_t nap = timeout_ns < 1000000u ? timeout_ns : 1000000u;
+    unsigned i = 0;
+    while (i < count && !list[i].word)
+        i++;
+    if (i < count)
+        ds__futex_wait(list[i].word, list[i].value, nap);
+    else
+        ds__os_sleep(nap);
+}
+
+/* os/windows_file.h - files of Windows.
+
+   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared
+   memory (ds__os_file_map). posix_file.h has the contract.
+
+   Invariants: as for POSIX. A pattern may have wildcards in the last part of its path only. There
+   are no symbolic links (ds__os_link).
+   Locks: none.
+   Threads: any; no function keeps state of its own. */
+
+enum { DS__WIN_PATH = 1024 };
+
+DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
+    (void)path;
+    (void)out;
+    (void)size;
+    return 0;
+}
+
+/* Begins a search. NULL: nothing matches. */
+static void *ds__win_search(const char *pattern, ds__win_found *out) {
+    void *search = FindFirstFileA(pattern, (struct _WIN32_FIND_DATAA *)(void *)out);
+    return search == (void *)(intptr_t)-1 ? NULL : search;
+}
+
+static int ds__win_search_next(void *search, ds__win_found *out) {
+    return FindNextFileA(search, (struct _WIN32_FIND_DATAA *)(void *)out);
+}
+
+DS__SEAM static int ds__os_any(const char *path, int (*is_fn)(const char *name)) {
+    char pattern[DS__WIN_PATH];
+    ds__win_found one;
+    int is = 0;
+    int n = snprintf(pattern, sizeof pattern, "%s/*", path);
+    void *search = n > 0 && n < DS__WIN_PATH ? ds__win_search(pattern, &one) : NULL;
+    if (!search)
+        return 0;
+    do
+        is = is_fn(one.name);
+    while (!is && ds__win_search_next(search, &one));
+    FindClose(search);
+    return is;
+}
+
+/* Returns the length of the folder of a path, with its separator. */
+static size_t ds__win_folder(const char *path) {
+    size_t n = strlen(path);
+    while (n && path[n - 1] != '/' && path[n - 1] != '\\')
+        n--;
+    return n;
+}
+
+DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t size) {
+    ds__win_found one;
+    char last[sizeof one.name] = "";
+    void *search = ds__win_search(pattern, &one);
+    if (!search)
+        return 0;
+    do
+        if (strcmp(one.name, last) > 0)
+            memcpy(last, one.name, sizeof last);
+    while (ds__win_search_next(search, &one));
+    FindClose(search);
+    int n = snprintf(out, size, "%.*s%s", (int)ds__win_folder(pattern), pattern, last);
+    return n > 0 && (size_t)n < size;
+}
+
+/* Maps an open file with the size. NULL: failed, with errno. */
+static void *ds__win_file_map(void *file, size_t size) {
+    if (GetFileType(file) != 1 /* a file on a disk */) {
+        errno = EEXIST;
+        return NULL;
+    }
+    void *mapping =
+        CreateFileMappingA(file, NULL, DS__WIN_READ_WRITE, (unsigned long)((uint64_t)size >> 32),
+                           (unsigned long)(size & 0xffffffffu), NULL);
+    void *at = mapping ? MapViewOfFile(mapping, DS__WIN_MAP_READ_WRITE, 0, 0, size) : NULL;
+    if (!at)
+        ds__win_set_errno();
+    if (mapping)
+        CloseHandle(mapping);
+    return at;
+}
+
+DS__SEAM static void *ds__os_file_map(const char *path, size_t size) {
+    const unsigned long share = 7; /* read, write, delete */
+    unsigned long attributes = GetFileAttributesA(path);
+    if (attributes != (unsigned long)-1) {
+        if (attributes & 0x50 /* a folder or a device */) {
+            errno = EEXIST;
+            return NULL;
+        }
+        DeleteFileA(path);
+    }
+    void *file = CreateFileA(path, 0xc0000000 /* read and write */, share, NULL, 1 /* a new one */,
+                             0x80, NULL);
+    if (file == (void *)(intptr_t)-1) {
+        ds__win_set_errno();
+        return NULL;
+    }
+    void *at = ds__win_file_map(file, size);
+    int error = errno;
+    CloseHandle(file);
+    if (!at)
+        DeleteFileA(path);
+    errno = error;
+    return at;
+}
+
+/* os/windows_machine.h - the machine and the process, as Windows shows them.
+
+   Reads the memory, the name of the processor, its largest cache, the processors and the nodes of
+   memory, and gets and sets the affinity mask of the calling thread. linux_machine.h has the
+   contract.
+
+   Policy: Windows puts processors into groups of at most 64. The functions see the group of the
+   calling thread, which is all of the machine on most of them. A new thread has the mask of the
+   process, and not that of the thread that starts it.
+
+   Invariants: the quotas of job objects are not read.
+   Locks: none.
+   Threads: any; no function keeps state of its own. The environment must not change at the same
+   time (getenv). */
+
+#include <cpuid.h>
+
+DS__SEAM static size_t ds__os_memory(void) {
+    ds__win_memory memory;
+    memset(&memory, 0, sizeof memory);
+    memory.size = sizeof memory;
+    if (!GlobalMemoryStatusEx((struct _MEMORYSTATUSEX *)(void *)&memory))
+        return (size_t)1 << 30;
+    return (size_t)memory.physical;
+}
+
+DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
+    unsigned word[13] = { 0 };
+    for (unsigned i = 0; i < 3; i++)
+        if (!__get_cpuid(0x80000002u + i, word + 4 * i, word + 4 * i + 1, word + 4 * i + 2,
+                         word + 4 * i + 3))
+            return 0;
+    const char *name = (const char *)word;
+    snprintf(out, size, "%s", name + strspn(name, " "));
+    size_t n = strlen(out);
+    while (n && out[n - 1] == ' ')
+        out[--n] = 0;
+    return n > 0;
+}
+
+DS__SEAM static void ds__os_affinity_get(ds__os_affinity *out) {
+    ds__win_affinity mask;
+    memset(out, 0, sizeof *out);
+    memset(&mask, 0, sizeof mask);
+    GetThreadGroupAffinity(GetCurrentThread(), (struct _GROUP_AFFINITY *)(void *)&mask);
+    out->word[0] = mask.mask ? mask.mask : 1;
+}
+
+DS__SEAM static int ds__os_affinity_set(const ds__os_affinity *mask) {
+    unsigned long long process = 0;
+    unsigned long long all = 0;
+    GetProcessAffinityMask(GetCurrentProcess(), &process, &all);
+    /* Linux leaves out processors that the thread may not use */
+    uint64_t wanted = mask->word[0] & (process ? process : ~0ull);
+    return wanted && SetThreadAffinityMask(GetCurrentThread(), wanted) ? 0 : EINVAL;
+}
+
+DS__SEAM static int ds__os_processors(void) {
+    ds__os_affinity mask;
+    ds__os_affinity_get(&mask);
+    return ds__os_affinity_count(&mask);
+}
+
+DS__SEAM static size_t ds__os_cache_read(void) {
+    size_t most = 0;
+    unsigned long size = 0;
+    GetLogicalProcessorInformation(NULL, &size);
+    ds__win_processor *list = malloc(size ? size : 1);
+    if (!list || !GetLogicalProcessorInformation(
+                     (struct _SYSTEM_LOGICAL_PROCESSOR_INFORMATION *)(void *)list, &size))
+        size = 0;
+    for (size_t i = 0; i < size / sizeof *list; i++)
+        if (list[i].relationship == 2 && list[i].bytes > most)
+            most = list[i].bytes;
+    free(list);
+    return most;
+}
+
+/* root is not used. */
+DS__SEAM static int ds__os_node_read(const char *root, int node, ds__os_affinity *out) {
+    unsigned long last = 0;
+    unsigned long long mask = 0;
+    (void)root;
+    memset(out, 0, sizeof *out);
+    if (!GetNumaHighestNodeNumber(&last) || (unsigned long)node > last || node > 63 ||
+        !GetNumaNodeProcessorMask((unsigned char)node, &mask))
+        return 0;
+    out->word[0] = mask;
+    return 1;
+}
+
+/* Windows does not tell whether its counter is the processor's. */
+DS__SEAM static int ds__os_ticks_are_time(void) {
+    return 0;
+}
+
+DS__SEAM static void ds__os_program_name(char *out, size_t size) {
+    char path[1024];
+    unsigned long n = GetModuleFileNameA(NULL, path, sizeof path);
+    const char *name = path;
+    if (n >= sizeof path)
+        n = 0;
+    path[n] = 0;
+    for (const char *p = path; *p; p++)
+        if (*p == '\\' || *p == '/')
+            name = p + 1;
+    snprintf(out, size, "%s", name);
+}
+
+DS__SEAM static void ds__os_host_name(char *out, size_t size) {
+    char name[256];
+    unsigned long n = sizeof name;
+    snprintf(out, size, "%s", GetComputerNameA(name, &n) ? name : "");
+}
+
+DS__SEAM static const char *ds__os_environment(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
 #else
 
 /* os/posix.h - system calls that POSIX systems share.
@@ -3792,9 +4806,9 @@ DS__SEAM static void ds__os_unmap(void *at, size_t size) {
 
 /* os/posix_file.h - files of POSIX systems.
 
-   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared memory
-   (ds__os_file_map). The system writes the contents to the file, even if the process is killed at
-   any moment.
+   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared
+   memory (ds__os_file_map). The system writes the contents to the file, even if the process is
+   killed at any moment.
 
    Invariants: the file is new: a process that has an older file of this name mapped keeps that one.
    All blocks of the file are allocated, so an access to the mapping cannot fail for lack of space.
@@ -4289,9 +5303,9 @@ DS__SEAM static int ds__os_program_ended(void) {
    (ds__os_cookie). The main users are the CPU driver and the shared-memory registry
    (base/ipc_registry.h).
 
-   Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never changes
-   its size. ds__os_memfd_open opens only an object with the given cookie and size. Both report the
-   cause of a failure in errno.
+   Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never
+   changes its size. ds__os_memfd_open opens only an object with the given cookie and size. Both
+   report the cause of a failure in errno.
    Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
    requested without waiting. The kernel releases it when the file is closed or the process
    ends.
@@ -4378,12 +5392,22 @@ static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     return f.l_type != F_UNLCK;
 }
 
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
-    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0;
+/* Takes the lock of a byte of the memory with this cookie. Returns a number for
+   ds__os_release_byte, or -1 with errno. */
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
+}
+
+/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
+   is closed. */
+DS__SEAM static void ds__os_release_byte(int held) {
+    (void)held;
 }
 
 /* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
     return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
 }
 
@@ -4408,9 +5432,9 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
-/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller sleeps.
-   shared: other processes change the word. */
-DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
+/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller
+   sleeps. shared: other processes change the word. */
+DS__SEAM static ds__sleep ds__sleep_on(_Atomic uint32_t *word, uint32_t value, int shared) {
     return (ds__sleep){ value, (uintptr_t)word, 2u /* of 32 bits */ | (shared ? 0 : 128u), 0 };
 }
 
@@ -4432,11 +5456,11 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
    the calling thread.
 
    Invariants: a process with more rights than its caller takes nothing from the environment
-   (ds__os_environment). A node's file is /sys/devices/system/node/nodeN/cpulist, with the processors
-   as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
+   (ds__os_environment). A node's file is /sys/devices/system/node/nodeN/cpulist, with the
+   processors as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
    Locks: none.
-   Threads: any; no function keeps state of its own. The affinity mask is that of the calling thread.
-   The environment must not change at the same time (getenv). */
+   Threads: any; no function keeps state of its own. The affinity mask is that of the calling
+   thread. The environment must not change at the same time (getenv). */
 
 #include <sys/auxv.h>
 
@@ -4675,9 +5699,9 @@ static inline double ds__double_sqrt(double x) {
 
 /* os/library.h - shared libraries that the program is not linked with.
 
-   The room of the system loads and finds them. DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
-   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart. DS__MPI_LOADED is the same for
-   MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
+   The room of the system loads and finds them. DS__CUDART_LOADED says whether cudart is such a
+   library: 1 if the program defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart.
+   DS__MPI_LOADED is the same for MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
 
    Invariants: the values depend on macros of the program only.
    Locks: none.
@@ -4904,7 +5928,8 @@ DS__SEAM static int ds__os_nodes(const char *root, const ds__os_affinity *allowe
 
    Has ds__mutex, ds__rwlock and ds__condition for sections that may sleep. The room of the system
    defines the types, ds__os_thread for the threads of the library, ds__os_thread_key for data whose
-   function runs when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
+   function runs when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock
+   (lock.h).
 
    Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
    ds__mutex_init. Functions that can fail return 0 or the system's error number.
@@ -6251,7 +7276,7 @@ static void ds__log_write(ds_log_level level, int id, const char *text) {
 }
 
 /* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__log_warn(const char *format, ...) {
+__attribute__((format(DS__PRINTF, 1, 2))) static void ds__log_warn(const char *format, ...) {
     char text[400];
     va_list args;
     va_start(args, format);
@@ -6329,9 +7354,8 @@ DS__SEAM static size_t ds__text_length(int printed, size_t size) {
 
 /* Stores the thread's error sentence, "file:line: ds_copy: ...", passes it to the log, and returns
    the code. */
-__attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
-                                                                                const char *format,
-                                                                                ...) {
+__attribute__((format(DS__PRINTF, 2, 3), cold, noinline)) static ds_result ds__fail(
+    ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t size = sizeof t->error;
@@ -6374,7 +7398,7 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
 /* Appends to the sentence of the thread's last error; returns r. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
+__attribute__((format(DS__PRINTF, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
@@ -8039,9 +9063,8 @@ typedef struct ds__text_writer {
     unsigned flags;
 } ds__text_writer;
 
-__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__text_writer_print(ds__text_writer *p,
-                                                                                 const char *format,
-                                                                                 ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) DS__SEAM static void ds__text_writer_print(
+    ds__text_writer *p, const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
@@ -9019,6 +10042,7 @@ typedef struct ds__registry {
     uint64_t me;
     int pid;
     int fd;
+    int held;            /* the lock of the number; -1: none */
     int owner_fd;        /* of a registry of another process: its number there */
     int has_progress;    /* this process has one */
     int users;           /* of a registry of another process */
@@ -9076,6 +10100,8 @@ static void ds__registries_forked(void) {
 static void ds__registry_destroy(ds__registry *b) {
     if (b->page)
         ds__os_unmap(b->page, sizeof *b->page);
+    if (b->held >= 0)
+        ds__os_release_byte(b->held);
     if (b->fd >= 0)
         ds__os_close(b->fd);
     ds__host_free(b);
@@ -9099,6 +10125,7 @@ static ds__registry *ds__registry_create(int fd) {
         return NULL;
     }
     b->fd = fd;
+    b->held = -1;
     b->serial = ++ds__registries.serials;
     return b;
 }
@@ -9115,11 +10142,12 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
         return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__registry_page), cookie);
     if (fd < 0)
-        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
-                        strerror(errno));
+        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory: %s", strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
     ds__registry *b = ds__registry_create(fd);
-    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
+    if (b)
+        b->held = reserved ? ds__os_hold_byte(fd, cookie, 1) : -1;
+    if (b && b->held < 0) {
         ds__registry_destroy(b);
         b = NULL;
     }
@@ -9136,7 +10164,7 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
 
 /* Returns 1 if the process with this number on the registry is alive. */
 static int ds__registry_alive(const ds__registry *b, uint64_t number) {
-    return number == b->me || ds__os_byte_held(b->fd, number);
+    return number == b->me || ds__os_byte_held(b->fd, b->cookie, number);
 }
 
 /* Reports why the memory of another process could not be opened, by errno. */
@@ -9181,7 +10209,8 @@ static ds_result ds__registry_register(ds__registry *b) {
                         "the handle names process %d, but the events and memory are of process %d",
                         pid, b->page->pid);
     b->me = atomic_fetch_add(&b->page->peers, 1) + 1;
-    if (!ds__os_hold_byte(b->fd, b->me))
+    b->held = ds__os_hold_byte(b->fd, b->cookie, b->me);
+    if (b->held < 0)
         return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     return DS_OK;
 }
@@ -11056,7 +12085,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
 /* Returns a new failure; without memory, ds__cpu_no_memory. */
-__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
+__attribute__((format(DS__PRINTF, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)
@@ -32549,7 +33578,7 @@ static inline int ds__sync_watched(void) {
 }
 
 /* Reports that the running function is about to wait. A negative result forbids the wait. */
-__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
+__attribute__((format(DS__PRINTF, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
     const char *format, ...) {
     char what[400];
     char text[600];
@@ -32664,7 +33693,7 @@ static struct {
 } ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
 /* Like ds__fail, but inside of another function of devstream, whose name and site are kept. */
-__attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range_fail(
+__attribute__((format(DS__PRINTF, 4, 5), cold, noinline)) static ds_result ds__range_fail(
     const char *fn, ds_site site, ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)

@@ -1981,7 +1981,7 @@ static void ds__config_token_next(ds__config_text *t) {
 
 /* Sets the error of a text: the number of the character at `at`, the text from there on, the text
    in front, and the formatted reason. */
-__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
+__attribute__((format(DS__PRINTF, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
     const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
     char here[32];
@@ -9741,8 +9741,8 @@ typedef struct ds__oom_page {
 } ds__oom_page;
 
 /* Appends formatted text, and cuts the part without room. */
-__attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
-                                                                     const char *format, ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
+                                                                         const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);

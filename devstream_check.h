@@ -2918,8 +2918,8 @@ static const char *ds__race_text(const ds__race_texts *t) {
     return t->lost || !t->size ? "" : ds__race.text;
 }
 
-__attribute__((format(printf, 2, 3))) static void ds__race_print(ds__race_texts *t,
-                                                                 const char *format, ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) static void ds__race_print(ds__race_texts *t,
+                                                                     const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(NULL, 0, format, args);

@@ -14095,8 +14095,8 @@ typedef struct ds__schedule {
 
 /* Returns 0: the collective does not follow a plan. If the plan is the caller's, stores an
    error. */
-__attribute__((format(printf, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
-                                                                ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) static int ds__follow_not(ds__work *w, const char *format,
+                                                                    ...) {
     char why[200];
     va_list args;
     if (!w->options->plan || w->r < 0)

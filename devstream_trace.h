@@ -1100,8 +1100,8 @@ static void ds__trace_put(ds__trace_output *o, const char *text, size_t size) {
     o->size += size;
 }
 
-__attribute__((format(printf, 2, 3))) static void ds__trace_print(ds__trace_output *o,
-                                                                  const char *format, ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) static void ds__trace_print(ds__trace_output *o,
+                                                                      const char *format, ...) {
     va_list args;
     char line[512];
     va_start(args, format);

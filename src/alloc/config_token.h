@@ -59,7 +59,7 @@ static void ds__config_token_next(ds__config_text *t) {
 
 /* Sets the error of a text: the number of the character at `at`, the text from there on, the text
    in front, and the formatted reason. */
-__attribute__((format(printf, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
+__attribute__((format(DS__PRINTF, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
     const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
     char here[32];

@@ -32,8 +32,8 @@ typedef struct ds__oom_page {
 } ds__oom_page;
 
 /* Appends formatted text, and cuts the part without room. */
-__attribute__((format(printf, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
-                                                                     const char *format, ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) static void ds__oom_page_print(ds__oom_page *p,
+                                                                         const char *format, ...) {
     va_list args;
     va_start(args, format);
     int n = vsnprintf(p->text + p->n, p->room - p->n, format, args);

@@ -13,8 +13,8 @@
 #error "devstream cannot be implemented by cl: compile devstream.c with clang-cl and link its object"
 #elif !defined(__GNUC__) && !defined(__clang__) && !defined(_MSC_VER)
 #error "devstream needs the attributes and builtins of gcc or clang, which this compiler lacks"
-#elif !defined(__linux__)
-#error "devstream runs on Linux (x86-64 and aarch64) only, so far"
+#elif !defined(__linux__) && !defined(_WIN32)
+#error "devstream runs on Linux (x86-64, aarch64) and Windows (x86-64) only, so far"
 #elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
 #error "devstream needs a 64-bit target: compile without -m32 or -mx32, with a 64-bit compiler"
 #elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -35,13 +35,19 @@
     (DEVSTREAM_VERSION_MAJOR * 10000 + DEVSTREAM_VERSION_MINOR * 100 + DEVSTREAM_VERSION_PATCH)
 
 #if defined(DEVSTREAM_SHARED) && !defined(DEVSTREAM_API)
+#if defined(_WIN32)
+#define DEVSTREAM_API __declspec(dllexport)
+#else
 #define DEVSTREAM_API __attribute__((visibility("default")))
+#endif
 #endif
 #ifndef DEVSTREAM_API
 /** Prefix of every function. A program may define its own before the include. */
 #define DEVSTREAM_API
+#if !defined(_WIN32)
 /** Hides the implementation, unless the program has defined DEVSTREAM_API. */
 #define DS__HIDDEN __attribute__((visibility("hidden")))
+#endif
 #endif
 #ifdef DEVSTREAM_STATIC
 #define DSDEF __attribute__((unused)) static

@@ -74,9 +74,8 @@ DS__SEAM static size_t ds__text_length(int printed, size_t size) {
 
 /* Stores the thread's error sentence, "file:line: ds_copy: ...", passes it to the log, and returns
    the code. */
-__attribute__((format(printf, 2, 3), cold, noinline)) static ds_result ds__fail(ds_result code,
-                                                                                const char *format,
-                                                                                ...) {
+__attribute__((format(DS__PRINTF, 2, 3), cold, noinline)) static ds_result ds__fail(
+    ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;
     size_t size = sizeof t->error;
@@ -119,7 +118,7 @@ static inline int ds__reserved_clear(const void *words, size_t size) {
                 DEVSTREAM_VERSION_MAJOR, DEVSTREAM_VERSION_MINOR, DEVSTREAM_VERSION_PATCH)
 
 /* Appends to the sentence of the thread's last error; returns r. */
-__attribute__((format(printf, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
+__attribute__((format(DS__PRINTF, 2, 3), cold, noinline)) DS__SEAM static ds_result ds__fail_append(
     ds_result r, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     char *to = t->mute ? t->aside : t->error;

@@ -111,6 +111,7 @@ typedef struct ds__registry {
     uint64_t me;
     int pid;
     int fd;
+    int held;            /* the lock of the number; -1: none */
     int owner_fd;        /* of a registry of another process: its number there */
     int has_progress;    /* this process has one */
     int users;           /* of a registry of another process */
@@ -168,6 +169,8 @@ static void ds__registries_forked(void) {
 static void ds__registry_destroy(ds__registry *b) {
     if (b->page)
         ds__os_unmap(b->page, sizeof *b->page);
+    if (b->held >= 0)
+        ds__os_release_byte(b->held);
     if (b->fd >= 0)
         ds__os_close(b->fd);
     ds__host_free(b);
@@ -191,6 +194,7 @@ static ds__registry *ds__registry_create(int fd) {
         return NULL;
     }
     b->fd = fd;
+    b->held = -1;
     b->serial = ++ds__registries.serials;
     return b;
 }
@@ -207,11 +211,12 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
         return DS_OK;
     int fd = ds__os_memfd(sizeof(ds__registry_page), cookie);
     if (fd < 0)
-        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory (memfd_create): %s",
-                        strerror(errno));
+        return ds__fail(DS_ERR_SYSTEM, "the system refused shared memory: %s", strerror(errno));
     int reserved = ds__os_memfd_reserve(fd, 0, offsetof(ds__registry_page, mark));
     ds__registry *b = ds__registry_create(fd);
-    if (b && (!reserved || !ds__os_hold_byte(fd, 1))) {
+    if (b)
+        b->held = reserved ? ds__os_hold_byte(fd, cookie, 1) : -1;
+    if (b && b->held < 0) {
         ds__registry_destroy(b);
         b = NULL;
     }
@@ -228,7 +233,7 @@ DS__SEAM static ds_result ds__registry_own(ds__registry **out) {
 
 /* Returns 1 if the process with this number on the registry is alive. */
 static int ds__registry_alive(const ds__registry *b, uint64_t number) {
-    return number == b->me || ds__os_byte_held(b->fd, number);
+    return number == b->me || ds__os_byte_held(b->fd, b->cookie, number);
 }
 
 /* Reports why the memory of another process could not be opened, by errno. */
@@ -273,7 +278,8 @@ static ds_result ds__registry_register(ds__registry *b) {
                         "the handle names process %d, but the events and memory are of process %d",
                         pid, b->page->pid);
     b->me = atomic_fetch_add(&b->page->peers, 1) + 1;
-    if (!ds__os_hold_byte(b->fd, b->me))
+    b->held = ds__os_hold_byte(b->fd, b->cookie, b->me);
+    if (b->held < 0)
         return ds__fail(DS_ERR_SYSTEM, "the system refuses a file lock: %s", strerror(errno));
     return DS_OK;
 }

@@ -30,7 +30,7 @@ static void ds__log_write(ds_log_level level, int id, const char *text) {
 }
 
 /* Reports to the log at level warning, without a code and without the thread's call site. */
-__attribute__((format(printf, 1, 2))) static void ds__log_warn(const char *format, ...) {
+__attribute__((format(DS__PRINTF, 1, 2))) static void ds__log_warn(const char *format, ...) {
     char text[400];
     va_list args;
     va_start(args, format);

@@ -23,9 +23,8 @@ typedef struct ds__text_writer {
     unsigned flags;
 } ds__text_writer;
 
-__attribute__((format(printf, 2, 3))) DS__SEAM static void ds__text_writer_print(ds__text_writer *p,
-                                                                                 const char *format,
-                                                                                 ...) {
+__attribute__((format(DS__PRINTF, 2, 3))) DS__SEAM static void ds__text_writer_print(
+    ds__text_writer *p, const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);

@@ -62,7 +62,7 @@ static struct {
 } ds__notes = { .lock = DS__MUTEX_INIT, .hook_lock = DS__MUTEX_INIT };
 
 /* Like ds__fail, but inside of another function of devstream, whose name and site are kept. */
-__attribute__((format(printf, 4, 5), cold, noinline)) static ds_result ds__range_fail(
+__attribute__((format(DS__PRINTF, 4, 5), cold, noinline)) static ds_result ds__range_fail(
     const char *fn, ds_site site, ds_result code, const char *format, ...) {
     ds__tls_block *t = &ds__tls;
     int n = site.file ? snprintf(t->error, sizeof t->error, "%s:%d: %s: ", site.file, site.line, fn)

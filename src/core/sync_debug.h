@@ -22,7 +22,7 @@ static inline int ds__sync_watched(void) {
 }
 
 /* Reports that the running function is about to wait. A negative result forbids the wait. */
-__attribute__((format(printf, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
+__attribute__((format(DS__PRINTF, 1, 2), cold, noinline)) static ds_result ds__sync_tell(
     const char *format, ...) {
     char what[400];
     char text[600];

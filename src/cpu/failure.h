@@ -20,7 +20,7 @@ static ds__cpu_failure ds__cpu_no_memory = { NULL, DS_ERR_FAILED,
                                              "out of memory while recording a failure" };
 
 /* Returns a new failure; without memory, ds__cpu_no_memory. */
-__attribute__((format(printf, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
+__attribute__((format(DS__PRINTF, 2, 3))) static ds__cpu_failure *ds__cpu_failure_create(
     ds_result code, const char *format, ...) {
     ds__cpu_failure *f = ds__host_alloc(sizeof *f);
     if (!f)

@@ -4,8 +4,8 @@
    mask of the calling thread (ds__os_affinity_get, ds__os_affinity_set), and counts the processors
    that the process may use (ds__os_processors).
 
-   Invariants: processors are numbered as by the system, from 0 to DS__OS_PROCESSORS - 1. A mask that
-   was read has at least one processor.
+   Invariants: processors are numbered as by the system, from 0 to DS__OS_PROCESSORS - 1. A mask
+   that was read has at least one processor.
    Locks: none.
    Threads: any. A new thread has the mask of the thread that starts it. */
 #ifndef DS__OS_AFFINITY_MASK_H

@@ -25,6 +25,14 @@
 #define DS__FOREVER UINT64_MAX
 #define DS__SEAM __attribute__((unused)) /* for functions that only some drivers or layers use */
 
+/* for attributes: the format of the library's texts. gcc for Windows takes printf for that of an
+   old C library, which the headers of mingw replace. */
+#if defined(__MINGW32__) && !defined(__clang__)
+#define DS__PRINTF gnu_printf
+#else
+#define DS__PRINTF printf
+#endif
+
 #if defined(__SANITIZE_THREAD__)
 #define DS__SANITIZED 1
 #elif defined(__SANITIZE_ADDRESS__)

@@ -1,8 +1,8 @@
 /* os/library.h - shared libraries that the program is not linked with.
 
-   The room of the system loads and finds them. DS__CUDART_LOADED says whether cudart is such a library: 1 if the program
-   defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart. DS__MPI_LOADED is the same for
-   MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
+   The room of the system loads and finds them. DS__CUDART_LOADED says whether cudart is such a
+   library: 1 if the program defines DEVSTREAM_CUDA_DLOPEN, and 0 if it is linked with cudart.
+   DS__MPI_LOADED is the same for MPI: 0 if the program defines DEVSTREAM_MPI, and 1 otherwise.
 
    Invariants: the values depend on macros of the program only.
    Locks: none.

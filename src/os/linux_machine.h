@@ -5,11 +5,11 @@
    the calling thread.
 
    Invariants: a process with more rights than its caller takes nothing from the environment
-   (ds__os_environment). A node's file is /sys/devices/system/node/nodeN/cpulist, with the processors
-   as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
+   (ds__os_environment). A node's file is /sys/devices/system/node/nodeN/cpulist, with the
+   processors as numbers and ranges ("Documentation/ABI/stable/sysfs-devices-node" of the kernel).
    Locks: none.
-   Threads: any; no function keeps state of its own. The affinity mask is that of the calling thread.
-   The environment must not change at the same time (getenv). */
+   Threads: any; no function keeps state of its own. The affinity mask is that of the calling
+   thread. The environment must not change at the same time (getenv). */
 #ifndef DS__OS_LINUX_MACHINE_H
 #define DS__OS_LINUX_MACHINE_H
 

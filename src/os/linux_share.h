@@ -5,9 +5,9 @@
    (ds__os_cookie). The main users are the CPU driver and the shared-memory registry
    (base/ipc_registry.h).
 
-   Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never changes
-   its size. ds__os_memfd_open opens only an object with the given cookie and size. Both report the
-   cause of a failure in errno.
+   Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never
+   changes its size. ds__os_memfd_open opens only an object with the given cookie and size. Both
+   report the cause of a failure in errno.
    Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
    requested without waiting. The kernel releases it when the file is closed or the process
    ends.
@@ -98,12 +98,22 @@ static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     return f.l_type != F_UNLCK;
 }
 
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
-    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0;
+/* Takes the lock of a byte of the memory with this cookie. Returns a number for
+   ds__os_release_byte, or -1 with errno. */
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
+}
+
+/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
+   is closed. */
+DS__SEAM static void ds__os_release_byte(int held) {
+    (void)held;
 }
 
 /* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
     return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
 }
 
@@ -128,9 +138,9 @@ typedef struct ds__sleep {
     uint32_t zero;
 } ds__sleep;
 
-/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller sleeps.
-   shared: other processes change the word. */
-DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
+/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller
+   sleeps. shared: other processes change the word. */
+DS__SEAM static ds__sleep ds__sleep_on(_Atomic uint32_t *word, uint32_t value, int shared) {
     return (ds__sleep){ value, (uintptr_t)word, 2u /* of 32 bits */ | (shared ? 0 : 128u), 0 };
 }
 

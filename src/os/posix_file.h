@@ -1,8 +1,8 @@
 /* os/posix_file.h - files of POSIX systems.
 
-   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared memory
-   (ds__os_file_map). The system writes the contents to the file, even if the process is killed at
-   any moment.
+   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared
+   memory (ds__os_file_map). The system writes the contents to the file, even if the process is
+   killed at any moment.
 
    Invariants: the file is new: a process that has an older file of this name mapped keeps that one.
    All blocks of the file are allocated, so an access to the mapping cannot fail for lack of space.

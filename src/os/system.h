@@ -1,9 +1,10 @@
 /* os/system.h - chooses the operating system.
 
-   Includes the rooms of one system. linux.h, linux_share.h and linux_machine.h are the model of a
-   port: they and the rooms posix*.h define all functions and types that other rooms use, and their
-   comments are the contract. All functions exist on every system. If a system cannot do something,
-   the function returns its value for a failure, or does nothing if its comment allows that.
+   Includes the rooms of one system: Linux, or Windows (windows*.h). linux.h, linux_share.h and
+   linux_machine.h are the model of a port: they and the rooms posix*.h define all functions and
+   types that other rooms use, and their comments are the contract. All functions exist on every
+   system. If a system cannot do something, the function returns its value for a failure, or does
+   nothing if its comment allows that.
 
    Invariants: except for entry files and the list of drivers, this is the only room that has a
    conditional around an include.
@@ -16,7 +17,15 @@
 #include "affinity_mask.h"
 
 #if defined(_WIN32)
-#error "devstream is not implemented for Windows, so far"
+#if !defined(__x86_64__)
+#error "devstream for Windows is implemented for x86-64 only, so far"
+#endif
+#include "windows_api.h"
+#include "windows.h"
+#include "windows_thread.h"
+#include "windows_share.h"
+#include "windows_file.h"
+#include "windows_machine.h"
 #else
 #include "posix.h"
 #include "posix_file.h"

@@ -2,7 +2,8 @@
 
    Has ds__mutex, ds__rwlock and ds__condition for sections that may sleep. The room of the system
    defines the types, ds__os_thread for the threads of the library, ds__os_thread_key for data whose
-   function runs when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock (lock.h).
+   function runs when a thread ends, and ds__os_at_fork. Short critical sections use ds__spinlock
+   (lock.h).
 
    Invariants: a mutex is not recursive. One that is static begins as DS__MUTEX_INIT, another with
    ds__mutex_init. Functions that can fail return 0 or the system's error number.

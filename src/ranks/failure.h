@@ -143,9 +143,10 @@ static void ds__group_fail(ds__group *g, ds_result code, const char *reason, int
 }
 
 /* Makes the group fail because of an operation: the reason begins with its call. */
-__attribute__((format(printf, 4, 5))) static void ds__group_fail_op(ds__group *g, const ds__rop *op,
-                                                                    ds_result code,
-                                                                    const char *format, ...) {
+__attribute__((format(DS__PRINTF, 4, 5))) static void ds__group_fail_op(ds__group *g,
+                                                                        const ds__rop *op,
+                                                                        ds_result code,
+                                                                        const char *format, ...) {
     char text[DS__RANKS_REASON];
     const ds__rcall *c = &op->call;
     int n = snprintf(
