@@ -118,7 +118,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -303,6 +303,11 @@ fuzz-ipc: ## fuzz imports of other processes' events and memory for FUZZ_SECONDS
 fuzz-ptx: ## fuzz the texts of images that ds_kernel_create reads for FUZZ_SECONDS (60)
 	@tests/fuzz/possible.sh || exit 0; \
 	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-ptx && tests/fuzz/run.sh build/clang-fuzz/fuzz-ptx
+
+fuzz-readers: ## fuzz each reader of texts and bytes from outside for FUZZ_SECONDS (5); PART=topology: only that one
+	@tests/fuzz/possible.sh || exit 0; \
+	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-readers build/clang-fuzz/fuzz-ipc build/clang-fuzz/fuzz-ptx && \
+	    tests/fuzz/readers.sh build/clang-fuzz $(PART)
 
 # Devices for frameworks, in examples/backend; the run.sh of each has its variables.
 .PHONY: backend-paddle backend-torch
@@ -528,6 +533,9 @@ $(B)/bench-standin: bench/cuda.c $(STANDIN) $(B)/flags
 $(B)/fuzz-ipc: $(B)/tests/fuzz/ipc.o $(B)/devstream.o
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
 $(B)/fuzz-ptx: $(B)/tests/fuzz/ptx_text.o $(B)/devstream.o
+	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
+# One of the readers' objects has the library in it.
+$(B)/fuzz-readers: $(patsubst %.c,$(B)/%.o,$(wildcard tests/fuzz/readers/*.c))
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm
 $(B)/fuzz-ipc-standin: $(B)/tests/fuzz/ipc.o $(B)/cuda/devstream.o $(STANDIN)
 	$(LINK) $^ -fsanitize=fuzzer -o $@ -pthread -ldl -lm

@@ -77,16 +77,17 @@ static ds_result ds__compare_start(ds__group *g, ds__rop *op) {
     return r == DS_OK ? g->engine->start(g->comm, &gather, &op->request) : r;
 }
 
-/* Writes an operation for messages, such as "all_reduce of 4 float32 at file.c:3". */
+/* Writes an operation for messages, such as "all_reduce of 4 float32 at file.c:3". The bytes are
+   those of another rank, so the text of the call site may lack its zero. */
 static const char *ds__compare_text(const char *signature, char *out, size_t size) {
     ds__signature s;
     char name[DS_DTYPE_NAME_SIZE];
     memcpy(&s, signature, sizeof s);
     ds_dtype dtype = { s.dtype_code, s.dtype_bits, s.lanes };
     const char *kind = s.kind < DS__NET_KINDS ? ds__net_names[s.kind] : "?";
-    snprintf(out, size, "%s of %llu %s (operator %u, root %u) at %s", kind,
+    snprintf(out, size, "%s of %llu %s (operator %u, root %u) at %.*s", kind,
              (unsigned long long)s.count, dtype.bits ? ds__dtype_name(dtype, name) : "elements",
-             s.op & 15u, s.root, signature + sizeof s);
+             s.op & 15u, s.root, (int)DS__SIGNATURE_SITE, signature + sizeof s);
     return out;
 }
 

@@ -570,5 +570,6 @@ def no_file():
     return None if (done.returncode, done.stdout) == (2, wanted) else done.stdout
 
 
-for situation_name, function in situations:
-    print("%s\t%s" % (situation_name, (function() or "ok").replace("\n", " | ")))
+if __name__ == "__main__":
+    for situation_name, function in situations:
+        print("%s\t%s" % (situation_name, (function() or "ok").replace("\n", " | ")))
