@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers|meson|packages|bindings]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1. If NO_INSTALL_DEPS is
 # set, it installs nothing, prints the command and exits 1.
 set -u
@@ -62,6 +62,16 @@ compilers|have tcc|tcc|tcc|tcc|tcc|tcc|tcc
 compilers|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (zig)
 page|browser|chromium|chromium|chromium|chromium|chromium|Chromium
 page|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (Perfetto's viewer)
+meson|have meson|meson|meson|meson|meson|meson|Meson
+meson|have ninja|ninja-build|ninja-build|ninja|samurai|ninja|Ninja
+meson|have pkg-config|pkg-config|pkgconf-pkg-config|pkgconf|pkgconf|pkgconf-pkg-config|pkg-config
+packages|have dpkg-buildpackage && have dh|dpkg-dev debhelper|-|-|-|-|dpkg-buildpackage and debhelper
+packages|have lintian|lintian|-|-|-|-|lintian
+packages|have nix-instantiate|nix-bin|nix|nix|nix|nix|nix-instantiate
+packages|have python3 && python3 -m pip --version|python3-pip python3-venv|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip
+bindings|have bindgen|bindgen|bindgen|rust-bindgen|rust-bindgen|rust-bindgen|bindgen
+bindings|have rustc|rustc|rust|rust|rust|rust|rustc
+bindings|have python3 && python3 -m pip --version|python3-pip python3-venv|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip
 END
 }
 
