@@ -118,11 +118,12 @@
 #if defined(__TINYC__)
 #error "devstream cannot be compiled by tcc, which has no thread-local variables: use gcc or clang"
 #elif defined(_MSC_VER) && !defined(__clang__) && defined(DEVSTREAM_IMPLEMENTATION)
-#error "devstream cannot be implemented by cl: compile devstream.c with clang-cl and link its object"
+#error "devstream cannot be implemented by cl: compile devstream.c with clang-cl or mingw gcc"
 #elif !defined(__GNUC__) && !defined(__clang__) && !defined(_MSC_VER)
 #error "devstream needs the attributes and builtins of gcc or clang, which this compiler lacks"
-#elif !defined(__linux__) && !defined(_WIN32)
-#error "devstream runs on Linux (x86-64, aarch64) and Windows (x86-64) only, so far"
+#elif !defined(__linux__) && !defined(_WIN32) && \
+    !defined(__ENVIRONMENT_MAC_OS_X_VERSION_MIN_REQUIRED__)
+#error "devstream runs on Linux and macOS (x86-64, aarch64) and on Windows (x86-64) only, so far"
 #elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
 #error "devstream needs a 64-bit target: compile without -m32 or -mx32, with a 64-bit compiler"
 #elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -4682,10 +4683,24 @@ DS__SEAM static const char *ds__os_environment(const char *name) {
 #include <time.h>
 #include <unistd.h>
 
-/* Declarations and values that strict -std=c11 hides. clockid_t is an int in glibc and musl. */
-extern int clock_gettime(int clock, struct timespec *out);
+/* Declarations and values that strict -std=c11 or a program's _POSIX_C_SOURCE hides. clockid_t is an
+   int in glibc and musl, and the header of macOS always declares clock_gettime. The monotonic clock
+   of macOS is CLOCK_UPTIME_RAW, which as on Linux does not count the time of a sleeping machine. */
 extern int madvise(void *at, size_t size, int advice);
 
+#if defined(__APPLE__)
+#define DS__CLOCK_REALTIME ((clockid_t)0)
+#define DS__CLOCK_MONOTONIC ((clockid_t)8) /* CLOCK_UPTIME_RAW */
+#define DS__MAP_ANONYMOUS 0x1000
+#define DS__MAP_NORESERVE 0x40
+#define DS__MAP_POPULATE 0
+#define DS__O_CLOEXEC 0x1000000
+#define DS__O_NOFOLLOW 0x100
+#define DS__RTLD_NOLOAD 0x10
+#define DS__RTLD_DEFAULT ((void *)-2)
+#define DS__MADV_DONTNEED 4
+#else
+extern int clock_gettime(int clock, struct timespec *out);
 #define DS__CLOCK_REALTIME 0
 #define DS__CLOCK_MONOTONIC 1
 #define DS__MAP_ANONYMOUS 0x20
@@ -4693,7 +4708,9 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__MAP_POPULATE 0x8000
 #define DS__O_CLOEXEC 0x80000
 #define DS__RTLD_NOLOAD 4
+#define DS__RTLD_DEFAULT NULL
 #define DS__MADV_DONTNEED 4
+#endif
 
 /* Returns the time of the monotonic clock in nanoseconds. */
 DS__SEAM static uint64_t ds__now_ns(void) {
@@ -4718,7 +4735,7 @@ DS__SEAM static void *ds__os_library_open(const char *path) {
 /* Returns the address of a symbol; NULL: there is none. library NULL: a symbol of the program or of
    a library that it is linked with. */
 DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
-    return dlsym(library, name);
+    return dlsym(library ? library : DS__RTLD_DEFAULT, name);
 }
 
 DS__SEAM static void ds__os_library_close(void *library) {
@@ -4789,15 +4806,6 @@ DS__SEAM static void ds__os_decommit(void *at, size_t size) {
 
 DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
     munmap(at, size);
-}
-
-DS__SEAM static void ds__os_close(int fd) {
-    close(fd);
-}
-
-DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
-    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return at == MAP_FAILED ? NULL : at;
 }
 
 DS__SEAM static void ds__os_unmap(void *at, size_t size) {
@@ -5373,6 +5381,15 @@ DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     return r == 0;
 }
 
+DS__SEAM static void ds__os_close(int fd) {
+    close(fd);
+}
+
+DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
 /* Keeps the mapping, and with it the open file, from forked children. */
 DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
@@ -5616,6 +5633,592 @@ DS__SEAM static void ds__os_host_name(char *out, size_t size) {
    it is not set or empty, or the program has more rights than its caller (setuid). */
 DS__SEAM static const char *ds__os_environment(const char *name) {
     const char *text = getauxval(23 /* AT_SECURE */) ? NULL : getenv(name);
+    return text && *text ? text : NULL;
+}
+
+#else
+
+/* os/macos.h - macOS.
+
+   Wraps the calls that depend on macOS: waits on addresses, pages, and the threads of the library.
+   macos_share.h has shared memory, macos_machine.h what macOS tells about the machine, and posix.h
+   the calls that other systems have as well. linux.h describes the contract of each function.
+
+   Policy: waits on addresses are os_sync_wait_on_address of macOS 14.4, else __ulock_wait2 of macOS
+   11, else __ulock_wait. They are looked up at the first wait, so a program for an older system
+   starts on each of them.
+
+   Invariants: sizes of reserved address space are multiples of a page, of 16 KiB on arm64.
+   Locks: none.
+   Threads: any. ds__os_library_thread and ds__os_take_signals change the mask of the calling thread
+   only, which must be a thread of the library. */
+
+#include <mach/mach.h>
+#include <sched.h>
+#include <signal.h>
+
+/* Declarations that a program hides by _POSIX_C_SOURCE. */
+extern int pthread_setname_np(const char *name);
+extern int pthread_threadid_np(pthread_t thread, uint64_t *out);
+
+/* The longest wait for one call; the callers' loops wait again. */
+#define DS__OS_WAIT_NS ((uint64_t)60 * 1000000000u)
+
+/* The system's functions for waits; NULL: this system does not have it. */
+static struct {
+    pthread_once_t once;
+    int (*wait)(void *at, uint64_t value, size_t size, uint32_t flags);
+    int (*wait_for)(void *at, uint64_t value, size_t size, uint32_t flags, uint32_t clock,
+                    uint64_t ns);
+    int (*wake_any)(void *at, size_t size, uint32_t flags);
+    int (*wake_all)(void *at, size_t size, uint32_t flags);
+    int (*ulock_wait2)(uint32_t operation, void *at, uint64_t value, uint64_t ns, uint64_t zero);
+    int (*ulock_wait)(uint32_t operation, void *at, uint64_t value, uint32_t us);
+    int (*ulock_wake)(uint32_t operation, void *at, uint64_t zero);
+} ds__os_waits = { .once = PTHREAD_ONCE_INIT };
+
+/* Writes the address of a function, which is NULL if the system does not have it. */
+static void ds__os_waits_find(const char *name, void *out_fn) {
+    void *found = ds__os_library_symbol(NULL, name);
+    memcpy(out_fn, &found, sizeof found);
+}
+
+static void ds__os_waits_init(void) {
+    ds__os_waits_find("os_sync_wait_on_address", &ds__os_waits.wait);
+    ds__os_waits_find("os_sync_wait_on_address_with_timeout", &ds__os_waits.wait_for);
+    ds__os_waits_find("os_sync_wake_by_address_any", &ds__os_waits.wake_any);
+    ds__os_waits_find("os_sync_wake_by_address_all", &ds__os_waits.wake_all);
+    ds__os_waits_find("__ulock_wait2", &ds__os_waits.ulock_wait2);
+    ds__os_waits_find("__ulock_wait", &ds__os_waits.ulock_wait);
+    ds__os_waits_find("__ulock_wake", &ds__os_waits.ulock_wake);
+    if (!ds__os_waits.wait_for || !ds__os_waits.wake_any || !ds__os_waits.wake_all)
+        ds__os_waits.wait = NULL;
+}
+
+/* Sleeps for less than a second. */
+DS__SEAM static void ds__os_sleep(uint64_t ns) {
+    struct timespec t = { 0, (long)ns };
+    nanosleep(&t, NULL);
+}
+
+/* Lets other threads run. */
+DS__SEAM static void ds__os_yield(void) {
+    sched_yield();
+}
+
+/* The operation of __ulock_*: a comparison of 32 bits, in this process or in several. */
+static uint32_t ds__os_ulock(int shared) {
+    return shared ? 3 /* UL_COMPARE_AND_WAIT_SHARED */ : 1 /* UL_COMPARE_AND_WAIT */;
+}
+
+/* Sleeps while *word == value, as ds__futex_wait. If the system refuses, it sleeps for a short
+   time, so that the caller's loop does not spin. */
+static void ds__os_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns, int shared) {
+    void *at = (void *)word;
+    int status = -1;
+    if (timeout_ns == 0)
+        return;
+    pthread_once(&ds__os_waits.once, ds__os_waits_init);
+    if (timeout_ns != DS__FOREVER && timeout_ns > DS__OS_WAIT_NS)
+        timeout_ns = DS__OS_WAIT_NS;
+    const uint64_t ns = timeout_ns == DS__FOREVER ? 0 : timeout_ns;
+
+    errno = 0;
+    if (ds__os_waits.wait && ns)
+        status = ds__os_waits.wait_for(at, value, sizeof value, (uint32_t)shared,
+                                       32 /* OS_CLOCK_MACH_ABSOLUTE_TIME */, ns);
+    else if (ds__os_waits.wait)
+        status = ds__os_waits.wait(at, value, sizeof value, (uint32_t)shared);
+    else if (ds__os_waits.ulock_wait2)
+        status = ds__os_waits.ulock_wait2(ds__os_ulock(shared), at, value, ns, 0);
+    else if (ds__os_waits.ulock_wait)
+        status =
+            ds__os_waits.ulock_wait(ds__os_ulock(shared), at, value, (uint32_t)((ns + 999) / 1000));
+    if (status < 0 && errno != EINTR && errno != ETIMEDOUT && errno != EFAULT)
+        ds__os_sleep(50000);
+}
+
+/* Wakes one thread that sleeps on the word, or all of them. */
+static void ds__os_wake(_Atomic uint32_t *word, int all, int shared) {
+    void *at = (void *)word;
+    pthread_once(&ds__os_waits.once, ds__os_waits_init);
+    if (ds__os_waits.wait)
+        (all ? ds__os_waits.wake_all : ds__os_waits.wake_any)(at, sizeof *word, (uint32_t)shared);
+    else if (ds__os_waits.ulock_wake)
+        ds__os_waits.ulock_wake(ds__os_ulock(shared) | (all ? 0x100u /* ULF_WAKE_ALL */ : 0), at,
+                                0);
+}
+
+/* Sleeps while *word == value; returns at a wake, a signal, or after timeout_ns. */
+DS__SEAM static void ds__futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns) {
+    ds__os_wait(word, value, timeout_ns, 0);
+}
+
+/* Wakes at least `count` threads, if so many sleep. */
+DS__SEAM static void ds__futex_wake(_Atomic uint32_t *word, int count) {
+    ds__os_wake(word, count > 1, 0);
+}
+
+/* Returns the processor that the thread runs on at this moment; negative: it is not known. */
+DS__SEAM static int ds__os_processor(void) {
+    return -1;
+}
+
+/* Returns the number by which tools know the thread. */
+DS__SEAM static uint32_t ds__os_thread_id(void) {
+    uint64_t id = 0;
+    pthread_threadid_np(NULL, &id);
+    return (uint32_t)id;
+}
+
+/* Prepares ds__os_barrier for the process. Returns 0 if the kernel has no such barrier. */
+DS__SEAM static int ds__os_barrier_register(void) {
+    return 0;
+}
+
+DS__SEAM static void ds__os_barrier(void) {
+}
+
+/* Maps zeroed memory at the addresses. Returns 0 if there is no memory. */
+DS__SEAM static int ds__os_commit(void *at, size_t size) {
+    return mprotect(at, size, PROT_READ | PROT_WRITE) == 0;
+}
+
+/* Asks for large pages at the addresses. Returns 0 if the system has none. */
+DS__SEAM static int ds__os_large_pages(void *at, size_t size) {
+    (void)at;
+    (void)size;
+    errno = ENOTSUP;
+    return 0;
+}
+
+/* Asks for memory of a NUMA node. Returns 0 or the system's error number. */
+DS__SEAM static int ds__os_prefer_node(void *at, size_t size, int node) {
+    (void)at;
+    (void)size;
+    (void)node;
+    return ENOTSUP;
+}
+
+/* Returns 0 if the process has no memory at the address. Addresses that are only reserved count
+   as memory. */
+DS__SEAM static int ds__os_is_mapped(uintptr_t address) {
+    vm_address_t at = address;
+    vm_size_t size = 0;
+    vm_region_basic_info_data_64_t info;
+    mach_msg_type_number_t count = VM_REGION_BASIC_INFO_COUNT_64;
+    mach_port_t unused = MACH_PORT_NULL;
+    kern_return_t status = vm_region_64(mach_task_self(), &at, &size, VM_REGION_BASIC_INFO_64,
+                                        (vm_region_info_t)&info, &count, &unused);
+    /* the region is the first one that ends after the address */
+    return status == KERN_SUCCESS && at <= address;
+}
+
+/* Reads a symbolic link. Returns 0 if it is not a link, or too long. */
+DS__SEAM static int ds__os_link(const char *path, char *out, size_t size) {
+    ssize_t n = readlink(path, out, size);
+    if (n <= 0 || (size_t)n >= size)
+        return 0;
+    out[n] = 0;
+    return 1;
+}
+
+#define DS__OS_THREAD_NAME "devstream"
+
+/* Prepares a thread of the library. The thread gets a name by which ds__os_program_ended knows it,
+   and blocks signals, so handlers run on threads of the program. Those of faults are not
+   blocked. */
+DS__SEAM static void ds__os_library_thread(void) {
+    static const int open[] = { SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS };
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t i = 0; i < sizeof open / sizeof open[0]; i++)
+        sigdelset(&set, open[i]);
+    pthread_sigmask(SIG_SETMASK, &set, NULL);
+    pthread_setname_np(DS__OS_THREAD_NAME);
+}
+
+/* Unblocks all signals on the calling thread of the library. */
+DS__SEAM static void ds__os_take_signals(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    pthread_sigmask(SIG_SETMASK, &set, NULL);
+}
+
+/* Returns 1 if the thread lives and is not of the library. */
+static int ds__os_is_program_thread(thread_act_t thread) {
+    thread_extended_info_data_t info;
+    mach_msg_type_number_t count = THREAD_EXTENDED_INFO_COUNT;
+    if (thread_info(thread, THREAD_EXTENDED_INFO, (thread_info_t)&info, &count) != KERN_SUCCESS)
+        return 0;
+    return strncmp(info.pth_name, DS__OS_THREAD_NAME, sizeof info.pth_name) != 0;
+}
+
+/* Returns 1 if all threads of the program have ended, the main thread included. Threads of the
+   system's own queues count as the program's. */
+DS__SEAM static int ds__os_program_ended(void) {
+    thread_act_array_t threads;
+    mach_msg_type_number_t count;
+    int living = 0;
+    if (task_threads(mach_task_self(), &threads, &count) != KERN_SUCCESS)
+        return 0;
+    for (mach_msg_type_number_t i = 0; i < count; i++) {
+        living += ds__os_is_program_thread(threads[i]);
+        mach_port_deallocate(mach_task_self(), threads[i]);
+    }
+    vm_deallocate(mach_task_self(), (vm_address_t)threads, count * sizeof threads[0]);
+    return living == 0;
+}
+
+/* os/macos_share.h - shared memory of several processes on macOS.
+
+   Provides the functions of linux_share.h: shared memory that other processes open (ds__os_memfd),
+   byte locks that end with their process (ds__os_hold_byte), waits between processes, and random
+   numbers that identify memory (ds__os_cookie).
+
+   Policy:
+   1. The memory is an object of shm_open with the cookie in its name. Such an object cannot be
+      locked, and others cannot find it by a file descriptor. So there is a file beside it, in the
+      user's folder for temporary files, with the cookie in its name too. The file descriptors of
+      this room are of that file.
+   2. The file names the process, and has the byte locks. One of them, DS__OS_SHARE_OWNER, belongs
+      to the process that created the memory. If nobody holds that lock, the process has ended.
+   3. ds__os_close removes both names if the calling process created the memory. If a process ends
+      without that, the next process that creates memory removes them (ds__os_share_sweep).
+
+   Invariants: an object never changes its size, because macOS allows ftruncate only once.
+   ds__os_memfd_open opens only an object with the given cookie and size of the same user. Both
+   report the cause of a failure in errno.
+   Locks: none inside the process. A byte lock belongs to an open file and is requested without
+   waiting. The kernel releases it when the file is closed or the process ends.
+   Threads: any. */
+
+/* Declarations that a program hides by _POSIX_C_SOURCE. */
+extern void arc4random_buf(void *out, size_t size);
+extern int minherit(void *at, size_t size, int inheritance);
+
+#define DS__OS_SHARE_FOLDER 1024
+#define DS__OS_SHARE_OWNER ((uint64_t)1 << 62)
+#define DS__OS_SHARE_OLD_S 60 /* a younger file may still be without its lock */
+
+/* The content of the file. */
+typedef struct ds__os_share {
+    uint64_t cookie;
+    uint64_t size;
+    int32_t pid;
+    int32_t fd; /* in that process */
+} ds__os_share;
+
+/* Names of an object: at most 31 characters for shm_open. */
+typedef struct ds__os_share_names {
+    char memory[32];
+    char file[DS__OS_SHARE_FOLDER + 48];
+} ds__os_share_names;
+
+/* Writes the user's folder for temporary files, with a slash at its end. */
+static void ds__os_share_folder(char *out) {
+    size_t n = confstr(65537 /* _CS_DARWIN_USER_TEMP_DIR */, out, DS__OS_SHARE_FOLDER);
+    if (n == 0 || n > DS__OS_SHARE_FOLDER)
+        strcpy(out, "/tmp/");
+}
+
+static void ds__os_share_name(uint64_t cookie, ds__os_share_names *out) {
+    char folder[DS__OS_SHARE_FOLDER];
+    ds__os_share_folder(folder);
+    snprintf(out->memory, sizeof out->memory, "/devstream-%016llx", (unsigned long long)cookie);
+    snprintf(out->file, sizeof out->file, "%s%s.lock", folder, out->memory + 1);
+}
+
+static int ds__os_share_read(int fd, ds__os_share *out) {
+    return pread(fd, out, sizeof *out, 0) == (ssize_t)sizeof *out;
+}
+
+/* Takes the lock of a byte for the open file, or looks who has it. */
+static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
+    struct flock f;
+    memset(&f, 0, sizeof f);
+    f.l_type = F_WRLCK;
+    f.l_whence = SEEK_SET;
+    f.l_start = (off_t)byte;
+    f.l_len = 1;
+    if (fcntl(fd, command, &f))
+        return -1;
+    return f.l_type != F_UNLCK;
+}
+
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
+    return ds__os_lock_byte(fd, byte, 90 /* F_OFD_SETLK */) >= 0;
+}
+
+/* Returns 1 if another process holds the lock of the byte. */
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
+    return ds__os_lock_byte(fd, byte, 92 /* F_OFD_GETLK */) != 0;
+}
+
+static void ds__os_share_remove(uint64_t cookie) {
+    ds__os_share_names names;
+    ds__os_share_name(cookie, &names);
+    shm_unlink(names.memory);
+    unlink(names.file);
+}
+
+/* Removes the names of an object whose process has ended. Called for each name in the folder;
+   returns 0, so that the next one is looked at. */
+static int ds__os_share_sweep_one(const char *name) {
+    unsigned long long cookie;
+    ds__os_share_names names;
+    struct stat info;
+    if (sscanf(name, "devstream-%16llx.lock", &cookie) != 1)
+        return 0;
+    ds__os_share_name(cookie, &names);
+    int fd = open(names.file, O_RDWR | DS__O_CLOEXEC | DS__O_NOFOLLOW);
+    if (fd < 0)
+        return 0;
+    if (fstat(fd, &info) == 0 && time(NULL) - info.st_mtime > DS__OS_SHARE_OLD_S &&
+        ds__os_lock_byte(fd, DS__OS_SHARE_OWNER, 92 /* F_OFD_GETLK */) == 0)
+        ds__os_share_remove(cookie);
+    close(fd);
+    return 0;
+}
+
+static void ds__os_share_sweep(void) {
+    char folder[DS__OS_SHARE_FOLDER];
+    ds__os_share_folder(folder);
+    (void)ds__os_any(folder, ds__os_share_sweep_one);
+}
+
+/* Creates memory that other processes can open by its cookie. Its size is fixed, and no pages are
+   allocated yet. Returns -1 if the system refuses (errno). */
+DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
+    static pthread_once_t swept = PTHREAD_ONCE_INIT;
+    ds__os_share_names names;
+    pthread_once(&swept, ds__os_share_sweep);
+    ds__os_share_name(cookie, &names);
+    int fd = open(names.file, O_RDWR | O_CREAT | O_EXCL | DS__O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -1;
+
+    ds__os_share share = { cookie, size, (int32_t)getpid(), fd };
+    int memory = -1;
+    int made = 0;
+    if (ds__os_hold_byte(fd, DS__OS_SHARE_OWNER))
+        memory = shm_open(names.memory, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (memory >= 0)
+        made = !ftruncate(memory, (off_t)size) &&
+               pwrite(fd, &share, sizeof share, 0) == (ssize_t)sizeof share;
+    int error = errno;
+    if (memory >= 0)
+        close(memory);
+    if (made)
+        return fd;
+    ds__os_share_remove(cookie);
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Opens the memory of another process. Returns -1 with errno; ENOENT: the process has ended or has
+   closed the memory. */
+DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
+    ds__os_share_names names;
+    ds__os_share share;
+    struct stat info;
+    ds__os_share_name(cookie, &names);
+    int got = open(names.file, O_RDWR | DS__O_CLOEXEC | DS__O_NOFOLLOW);
+    if (got < 0)
+        return -1;
+    if (fstat(got, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+        ds__os_share_read(got, &share) && share.cookie == cookie && share.size == size &&
+        share.pid == pid && share.fd == fd && ds__os_byte_held(got, DS__OS_SHARE_OWNER))
+        return got;
+    close(got);
+    errno = ENOENT;
+    return -1;
+}
+
+/* Closes the file. The names of the memory end if this process created it; a forked child has
+   another number. */
+DS__SEAM static void ds__os_close(int fd) {
+    ds__os_share share;
+    if (ds__os_share_read(fd, &share) && share.pid == (int32_t)getpid())
+        ds__os_share_remove(share.cookie);
+    close(fd);
+}
+
+/* Allocates the pages of these bytes. Pages of such memory are the system's, as those of any other
+   memory, and need nothing here. */
+DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
+    (void)fd;
+    (void)at;
+    (void)size;
+    return 1;
+}
+
+DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
+    ds__os_share share;
+    ds__os_share_names names;
+    if (!ds__os_share_read(fd, &share) || share.size < size)
+        return NULL;
+    ds__os_share_name(share.cookie, &names);
+    int memory = shm_open(names.memory, O_RDWR, 0);
+    if (memory < 0)
+        return NULL;
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    close(memory);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* Keeps the mapping from forked children. */
+DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
+    return minherit(at, size, 2 /* VM_INHERIT_NONE */) == 0;
+}
+
+/* Returns a random number that is unlikely to repeat. */
+DS__SEAM static uint64_t ds__os_cookie(void) {
+    uint64_t n = 0;
+    arc4random_buf(&n, sizeof n);
+    return n ? n : 1;
+}
+
+/* Like ds__futex_wake, between processes. */
+DS__SEAM static void ds__futex_wake_shared(_Atomic uint32_t *word) {
+    ds__os_wake(word, 1, 1);
+}
+
+typedef struct ds__sleep {
+    const _Atomic uint32_t *word;
+    uint32_t value;
+} ds__sleep;
+
+/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller sleeps.
+   shared: other processes change the word. */
+DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
+    (void)shared;
+    return (ds__sleep){ word, value };
+}
+
+/* Sleeps while all words have these values. There is no wait for several words; it sleeps for half a
+   millisecond at most. */
+DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
+    for (unsigned i = 0; i < count; i++)
+        if (atomic_load(list[i].word) != list[i].value)
+            return;
+    ds__os_sleep(timeout_ns < 500000 ? timeout_ns : 500000);
+}
+
+/* os/macos_machine.h - the machine and the process, as macOS shows them.
+
+   Reads the memory, the name of the processor, its largest cache and the number of processors by
+   sysctl, and the names of the program and the machine.
+
+   Invariants: macOS binds no thread to processors, and shows no nodes of memory. The affinity mask
+   has all processors, and setting it fails. A process with more rights than its caller takes
+   nothing from the environment (ds__os_environment).
+   Locks: none.
+   Threads: any; no function keeps state of its own. The environment must not change at the same
+   time (getenv). */
+
+/* Declarations that a program hides by _POSIX_C_SOURCE. */
+extern int sysctlbyname(const char *name, void *out, size_t *size, void *fresh, size_t fresh_size);
+extern const char *getprogname(void);
+extern int issetugid(void);
+
+/* Returns a number of sysctl, of 4 or 8 bytes; 0: the system does not have it. */
+static uint64_t ds__os_sysctl(const char *name) {
+    uint64_t number = 0;
+    uint32_t small = 0;
+    size_t size = sizeof number;
+    if (sysctlbyname(name, &number, &size, NULL, 0))
+        return 0;
+    if (size == sizeof number)
+        return number;
+    memcpy(&small, &number, sizeof small);
+    return size == sizeof small ? small : 0;
+}
+
+/* Writes a text of sysctl; returns 0 if the system does not have it. */
+static int ds__os_sysctl_text(const char *name, char *out, size_t size) {
+    char text[256];
+    size_t n = sizeof text - 1;
+    *out = 0;
+    if (sysctlbyname(name, text, &n, NULL, 0))
+        return 0;
+    text[n] = 0;
+    snprintf(out, size, "%s", text);
+    return *out != 0;
+}
+
+/* Returns the bytes of memory of the machine. */
+DS__SEAM static size_t ds__os_memory(void) {
+    uint64_t n = ds__os_sysctl("hw.memsize");
+    return n ? (size_t)n : (size_t)1 << 30;
+}
+
+/* Writes the system's name of the processor. Returns 0 if there is none. */
+DS__SEAM static int ds__os_processor_name(char *out, size_t size) {
+    return ds__os_sysctl_text("machdep.cpu.brand_string", out, size);
+}
+
+/* Returns the number of processors that this process may use. */
+DS__SEAM static int ds__os_processors(void) {
+    uint64_t n = ds__os_sysctl("hw.logicalcpu");
+    return n && n <= DS__OS_PROCESSORS ? (int)n : 1;
+}
+
+DS__SEAM static void ds__os_affinity_get(ds__os_affinity *out) {
+    int n = ds__os_processors();
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < n; i++)
+        ds__os_affinity_add(out, (unsigned)i);
+}
+
+DS__SEAM static int ds__os_affinity_set(const ds__os_affinity *mask) {
+    (void)mask;
+    return ENOTSUP;
+}
+
+/* Returns the size of the largest cache of a processor; 0: the system does not tell it. Processors
+   of several kinds have one of their own each, and that of the fastest counts. */
+DS__SEAM static size_t ds__os_cache_read(void) {
+    static const char *const names[] = { "hw.l3cachesize", "hw.perflevel0.l2cachesize",
+                                         "hw.l2cachesize" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        uint64_t n = ds__os_sysctl(names[i]);
+        if (n)
+            return (size_t)n;
+    }
+    return 0;
+}
+
+/* Reads the processors of a node. Returns 0: there is no node of this number. */
+DS__SEAM static int ds__os_node_read(const char *root, int node, ds__os_affinity *out) {
+    (void)root;
+    (void)node;
+    memset(out, 0, sizeof *out);
+    return 0;
+}
+
+/* Returns 1 if the system's clock is the processor's. macOS derives its monotonic clock from it on
+   both processors. */
+DS__SEAM static int ds__os_ticks_are_time(void) {
+    return 1;
+}
+
+/* Writes the name of the program into a buffer. */
+DS__SEAM static void ds__os_program_name(char *out, size_t size) {
+    const char *name = getprogname();
+    snprintf(out, size, "%s", name ? name : "");
+}
+
+/* Writes the name of the machine; "" if the system does not tell it. */
+DS__SEAM static void ds__os_host_name(char *out, size_t size) {
+    (void)ds__os_sysctl_text("kern.hostname", out, size);
+}
+
+/* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
+   it is not set or empty, or the program has more rights than its caller (setuid). */
+DS__SEAM static const char *ds__os_environment(const char *name) {
+    const char *text = issetugid() ? NULL : getenv(name);
     return text && *text ? text : NULL;
 }
 
@@ -19880,6 +20483,12 @@ static int ds__cpu_is_dry(size_t size) {
     return ds__cpu_dry_run() && size >= DS__CPU_DRY_BYTES;
 }
 
+/* Rounds the size of such memory up to whole pages. The sum must not overflow. */
+static size_t ds__cpu_dry_round(size_t size) {
+    size_t page = ds__os_page();
+    return (size + page - 1) & ~(page - 1);
+}
+
 /* Allocates memory of a device. NULL: no memory. */
 static void *ds__cpu_device_memory_alloc(size_t size) {
     if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
@@ -19888,8 +20497,8 @@ static void *ds__cpu_device_memory_alloc(size_t size) {
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
         return NULL;
-    size = (size + 4095) & ~(size_t)4095;
-    void *at = ds__os_reserve(size, 4096);
+    size = ds__cpu_dry_round(size);
+    void *at = ds__os_reserve(size, ds__os_page());
     if (!at || ds__os_commit(at, size))
         return at;
     ds__os_unreserve(at, size);
@@ -19904,7 +20513,7 @@ static void ds__cpu_device_memory_free(void *at, size_t size) {
         ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
-        ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
+        ds__os_unreserve(at, ds__cpu_dry_round(size));
     }
 }
 
@@ -37069,7 +37678,7 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
 /* Maps pages as the description says, and gives them their memory. *size becomes that of the
    pages. */
 static ds_result ds__pages_map(const ds_pinned_desc *desc, size_t *size, void **out) {
-    size_t page = desc->flags & DS_PINNED_HUGE_PAGES ? DS__HUGE_PAGE : DS__TOUCH_PAGE;
+    size_t page = desc->flags & DS_PINNED_HUGE_PAGES ? DS__HUGE_PAGE : ds__os_page();
     DS__REQUIRE(*size <= SIZE_MAX / 2, "%zu bytes are too many", *size);
     *size = (*size + page - 1) / page * page;
     /* a write to pages that the system cannot provide would end the process */

@@ -49,6 +49,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef __APPLE__
+#define MODIFIED_NS st_mtimensec
+#else
+#define MODIFIED_NS st_mtim.tv_nsec
+#endif
+
 #define CHECK(call)                              \
     do {                                         \
         if ((call) < 0) {                        \
@@ -678,8 +684,7 @@ static int check_again(demo *d) {
         progress_draw(d, "check  ", in.done, d->plain.seconds);
     } while (got > 0);
     if (fstat(in.fd, &after) < 0 || after.st_size != in.stat.st_size ||
-        after.st_mtim.tv_sec != in.stat.st_mtim.tv_sec ||
-        after.st_mtim.tv_nsec != in.stat.st_mtim.tv_nsec) {
+        after.st_mtime != in.stat.st_mtime || after.MODIFIED_NS != in.stat.MODIFIED_NS) {
         complain("%s was changed while it was read; there is nothing to compare with", in.name);
         result = FAILED;
     }

@@ -433,7 +433,8 @@ static int work(void) {
         return FAILED;
     printf("input            %s, %llu bytes in %.0f pieces\n", options.path,
            (unsigned long long)options.total, pieces);
-    printf("captured         in %.3f us a slot, with its executable\n", 1e6 * begin / SLOTS);
+    printf("captured         in %.3f us a slot, with its executable\n",
+           1e6 * begin / (double)SLOTS);
     for (int i = 0; i < 2; i++)
         printf("%s %11.3f ms, %9.3f us a piece; to submit it %.3f us of processor time, median "
                "%.3f us\n",

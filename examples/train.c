@@ -233,7 +233,7 @@ static int change_weights(team *t, batch *b) {
         return FAILED;
     for (int k = 0; k < 2; k++) {
         CHECK(DS_LAUNCH(step, t->stream[0], (size_t)ds_tensor_get_count(sum[k]),
-                        t->weights[k]->data, t->speed[k]->data, sum[k]->data, RATE / BATCH));
+                        t->weights[k]->data, t->speed[k]->data, sum[k]->data, RATE / (float)BATCH));
         CHECK(ds_tensor_free(sum[k]));
     }
     return FINE;

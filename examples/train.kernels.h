@@ -21,7 +21,7 @@ enum { W1_SIZE = (PIXELS + 1) * HIDDEN, W2_SIZE = (HIDDEN + 1) * CLASSES };
 enum { STRIP = 16 };
 
 DS_KERNEL_FN float pixel(const uint8_t *row, uint32_t k) {
-    return k < PIXELS ? (float)row[k] / BLACK : 1.0f;
+    return k < PIXELS ? (float)row[k] / (float)BLACK : 1.0f;
 }
 
 /* Computes the hidden units of a picture per block, a unit per thread. */

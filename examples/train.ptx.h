@@ -1,4 +1,4 @@
-/* Written by devstream-kernels from train.kernels.h, check sum 2345823308-5983. Do not edit. */
+/* Written by devstream-kernels from train.kernels.h, check sum 37085028-5990. Do not edit. */
 #if !defined(DEVSTREAM_PTX_train) && !defined(DEVSTREAM_KERNEL_DEVICE)
 #define DEVSTREAM_PTX_train
 #define DS_PTX_hidden , train__ptx

@@ -169,7 +169,7 @@ static int learn(team *t, const uint8_t *batch) {
         for (size_t i = 0; i < t->count; i++)
             CHECK(DS_LAUNCH(step, t->stream[i], layer ? W2_SIZE : W1_SIZE,
                             t->weights[layer][i]->data, t->speed[layer][i]->data,
-                            t->slopes[layer][i]->data, RATE / BATCH));
+                            t->slopes[layer][i]->data, RATE / (float)BATCH));
     }
     return FINE;
 }

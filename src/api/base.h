@@ -10,11 +10,12 @@
 #if defined(__TINYC__)
 #error "devstream cannot be compiled by tcc, which has no thread-local variables: use gcc or clang"
 #elif defined(_MSC_VER) && !defined(__clang__) && defined(DEVSTREAM_IMPLEMENTATION)
-#error "devstream cannot be implemented by cl: compile devstream.c with clang-cl and link its object"
+#error "devstream cannot be implemented by cl: compile devstream.c with clang-cl or mingw gcc"
 #elif !defined(__GNUC__) && !defined(__clang__) && !defined(_MSC_VER)
 #error "devstream needs the attributes and builtins of gcc or clang, which this compiler lacks"
-#elif !defined(__linux__) && !defined(_WIN32)
-#error "devstream runs on Linux (x86-64, aarch64) and Windows (x86-64) only, so far"
+#elif !defined(__linux__) && !defined(_WIN32) && \
+    !defined(__ENVIRONMENT_MAC_OS_X_VERSION_MIN_REQUIRED__)
+#error "devstream runs on Linux and macOS (x86-64, aarch64) and on Windows (x86-64) only, so far"
 #elif defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
 #error "devstream needs a 64-bit target: compile without -m32 or -mx32, with a 64-bit compiler"
 #elif defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

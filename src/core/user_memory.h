@@ -98,7 +98,7 @@ DSDEF ds_result(ds_pinned_alloc)(size_t size, void **out) {
 /* Maps pages as the description says, and gives them their memory. *size becomes that of the
    pages. */
 static ds_result ds__pages_map(const ds_pinned_desc *desc, size_t *size, void **out) {
-    size_t page = desc->flags & DS_PINNED_HUGE_PAGES ? DS__HUGE_PAGE : DS__TOUCH_PAGE;
+    size_t page = desc->flags & DS_PINNED_HUGE_PAGES ? DS__HUGE_PAGE : ds__os_page();
     DS__REQUIRE(*size <= SIZE_MAX / 2, "%zu bytes are too many", *size);
     *size = (*size + page - 1) / page * page;
     /* a write to pages that the system cannot provide would end the process */

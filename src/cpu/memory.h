@@ -129,6 +129,12 @@ static int ds__cpu_is_dry(size_t size) {
     return ds__cpu_dry_run() && size >= DS__CPU_DRY_BYTES;
 }
 
+/* Rounds the size of such memory up to whole pages. The sum must not overflow. */
+static size_t ds__cpu_dry_round(size_t size) {
+    size_t page = ds__os_page();
+    return (size + page - 1) & ~(page - 1);
+}
+
 /* Allocates memory of a device. NULL: no memory. */
 static void *ds__cpu_device_memory_alloc(size_t size) {
     if (DS__UNLIKELY(ds__cpu_modes(DS__CPU_UNREACHABLE)))
@@ -137,8 +143,8 @@ static void *ds__cpu_device_memory_alloc(size_t size) {
         return ds__cpu_memory(size);
     if (size > SIZE_MAX - DS__CPU_DRY_BYTES)
         return NULL;
-    size = (size + 4095) & ~(size_t)4095;
-    void *at = ds__os_reserve(size, 4096);
+    size = ds__cpu_dry_round(size);
+    void *at = ds__os_reserve(size, ds__os_page());
     if (!at || ds__os_commit(at, size))
         return at;
     ds__os_unreserve(at, size);
@@ -153,7 +159,7 @@ static void ds__cpu_device_memory_free(void *at, size_t size) {
         ds__cpu_memory_free(at, size);
     } else {
         ds__cpu_remember_freed(at, size, 0);
-        ds__os_unreserve(at, (size + 4095) & ~(size_t)4095);
+        ds__os_unreserve(at, ds__cpu_dry_round(size));
     }
 }
 

@@ -79,6 +79,15 @@ DS__SEAM static int ds__os_memfd_reserve(int fd, size_t at, size_t size) {
     return r == 0;
 }
 
+DS__SEAM static void ds__os_close(int fd) {
+    close(fd);
+}
+
+DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
 /* Keeps the mapping, and with it the open file, from forked children. */
 DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;

@@ -18,10 +18,24 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Declarations and values that strict -std=c11 hides. clockid_t is an int in glibc and musl. */
-extern int clock_gettime(int clock, struct timespec *out);
+/* Declarations and values that strict -std=c11 or a program's _POSIX_C_SOURCE hides. clockid_t is an
+   int in glibc and musl, and the header of macOS always declares clock_gettime. The monotonic clock
+   of macOS is CLOCK_UPTIME_RAW, which as on Linux does not count the time of a sleeping machine. */
 extern int madvise(void *at, size_t size, int advice);
 
+#if defined(__APPLE__)
+#define DS__CLOCK_REALTIME ((clockid_t)0)
+#define DS__CLOCK_MONOTONIC ((clockid_t)8) /* CLOCK_UPTIME_RAW */
+#define DS__MAP_ANONYMOUS 0x1000
+#define DS__MAP_NORESERVE 0x40
+#define DS__MAP_POPULATE 0
+#define DS__O_CLOEXEC 0x1000000
+#define DS__O_NOFOLLOW 0x100
+#define DS__RTLD_NOLOAD 0x10
+#define DS__RTLD_DEFAULT ((void *)-2)
+#define DS__MADV_DONTNEED 4
+#else
+extern int clock_gettime(int clock, struct timespec *out);
 #define DS__CLOCK_REALTIME 0
 #define DS__CLOCK_MONOTONIC 1
 #define DS__MAP_ANONYMOUS 0x20
@@ -29,7 +43,9 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__MAP_POPULATE 0x8000
 #define DS__O_CLOEXEC 0x80000
 #define DS__RTLD_NOLOAD 4
+#define DS__RTLD_DEFAULT NULL
 #define DS__MADV_DONTNEED 4
+#endif
 
 /* Returns the time of the monotonic clock in nanoseconds. */
 DS__SEAM static uint64_t ds__now_ns(void) {
@@ -54,7 +70,7 @@ DS__SEAM static void *ds__os_library_open(const char *path) {
 /* Returns the address of a symbol; NULL: there is none. library NULL: a symbol of the program or of
    a library that it is linked with. */
 DS__SEAM static void *ds__os_library_symbol(void *library, const char *name) {
-    return dlsym(library, name);
+    return dlsym(library ? library : DS__RTLD_DEFAULT, name);
 }
 
 DS__SEAM static void ds__os_library_close(void *library) {
@@ -125,15 +141,6 @@ DS__SEAM static void ds__os_decommit(void *at, size_t size) {
 
 DS__SEAM static void ds__os_unreserve(void *at, size_t size) {
     munmap(at, size);
-}
-
-DS__SEAM static void ds__os_close(int fd) {
-    close(fd);
-}
-
-DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
-    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return at == MAP_FAILED ? NULL : at;
 }
 
 DS__SEAM static void ds__os_unmap(void *at, size_t size) {

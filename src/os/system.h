@@ -35,6 +35,10 @@
 #include "linux.h"
 #include "linux_share.h"
 #include "linux_machine.h"
+#else
+#include "macos.h"
+#include "macos_share.h"
+#include "macos_machine.h"
 #endif
 #endif
 

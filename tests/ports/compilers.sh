@@ -85,7 +85,7 @@ programs() { # programs CC
         "$1" -std=c11 -O1 $WARN -I"$root" -I"$root/examples" $example.c devstream.o -o $example -pthread -ldl -lm
     done
     ./hello >out && grep -qx 'hello from the stream, world' out
-    DEVSTREAM_CPU_DEVICES=2 ./demo --total 3000000 >out && grep -q '^checksum' out
+    (cd "$root" && DEVSTREAM_CPU_DEVICES=2 "$dir/demo" --total 300000) >out && grep -q "^checksum" out
 }
 compiler() { # compiler CC LEVEL
     cxx=$(echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/zigcc/zigc++/')

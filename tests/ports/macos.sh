@@ -1,0 +1,89 @@
+#!/bin/sh
+# Compiles and links everything for macOS with zig, for x86_64 and arm64. Nothing of it is run: there is no macOS here.
+#     macos.sh [PART]...    parts: library, examples, suite, pages; all of them without one
+# library: every header alone and the implementation, with the project's warnings; the imported symbols are looked up in zig's list of
+# macOS's. examples: all examples. suite: cmocka, the conformance suite and its plugin.
+# pages: on Linux, where it is run: groups of the suite with system calls that refuse what is not a multiple of 16 KiB, the page of arm64.
+# ZIG_VERSION: from PyPI. A part takes less than a minute on two processors; library 30 s, examples 40 s, suite 50 s, pages 60 s.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+name=macos
+. "$root/tests/ports/common.sh"
+ZIG_VERSION=${ZIG_VERSION:-0.17.1}
+[ $# -gt 0 ] || set -- library examples suite pages
+cc=$ports/zigcc-$ZIG_VERSION
+targets='x86_64-macos aarch64-macos'
+out=$ports/macos
+
+declarations() { # declarations TARGET
+    for h in $HEADERS; do
+        "$cc" -target "$1" -std=c11 $WARN -Wstrict-prototypes -I"$root" -DHEADER="\"$h\"" -c "$root/tests/compile/decl.c" -o decl.o || return
+        "$ports/zigc++-$ZIG_VERSION" -target "$1" -std=c++11 $WARN -I"$root" -DHEADER="\"$h\"" -x c++ -c "$root/tests/compile/decl.c" \
+            -o decl.o || return
+    done
+}
+implementation() { # implementation TARGET OPTION...
+    target=$1
+    shift
+    "$cc" -target "$target" -std=c11 $WARN -Wstrict-prototypes -I"$root" "$@" -c "$root/devstream.c" -o "$out/$target.o"
+}
+needs_object() { # the implementation for a part that runs alone
+    [ -e "$out/$1.o" ] && [ "$out/$1.o" -nt "$root/devstream.h" ] || implementation "$1" -O0
+}
+# The dynamic library has all symbols that it imports from macOS's, or it does not link.
+dynamic() { # dynamic TARGET
+    "$cc" -target "$1" -dynamiclib "$out/$1.o" -o "$out/$1.dylib" && file "$out/$1.dylib" | grep -q 'Mach-O 64-bit .*dynamically linked'
+}
+library() {
+    for target in $targets; do
+        t "$target: every header alone, as C and C++" declarations $target
+        t "$target -O2: the implementation" implementation $target -O2
+        t "$target: a dynamic library links" dynamic $target
+        t "$target -O0 with _POSIX_C_SOURCE: the implementation" implementation $target -O0 -D_POSIX_C_SOURCE=200809L
+    done
+}
+
+example() { # example NAME TARGET
+    sed '/define DEVSTREAM_IMPLEMENTATION/d' "$root/examples/$1.c" >"$1.c"
+    "$cc" -target "$2" -std=c11 $WARN -O0 -I"$root" -I"$root/examples" "$1.c" "$out/$2.o" -o "$out/$1-$2" || return
+    file "$out/$1-$2" | grep 'Mach-O 64-bit .*executable'
+}
+examples() {
+    for target in $targets; do
+        t "$target: the implementation for the examples" needs_object $target
+        for file in "$root"/examples/*.c; do
+            t "$target: $(basename "$file" .c) compiles and links" example "$(basename "$file" .c)" $target
+        done
+    done
+}
+
+build_suite() { # build_suite TARGET
+    [ -e "$out/cmocka-$1/lib/libcmocka.a" ] || (cd "$root" && CC="$cc -target $1" tools/cmocka.sh "$out/cmocka-$1") || return
+    mkdir -p "$out/suite-$1"
+    for file in "$root"/tests/conformance/*.c "$root/tests/support/harness.c"; do
+        printf '%s\n' "$file"
+    done >files
+    xargs -P "$(nproc)" -n 1 sh -c '"$1" -target "$2" -std=gnu11 -O0 -I"$3/src" -I"$3/tests/support" -I"$4/cmocka-$2/include" \
+        -c "$5" -o "$4/suite-$2/$(basename "$5" .c).o"' - "$cc" "$1" "$root" "$out" <files || return
+    "$cc" -target "$1" "$out/suite-$1"/*.o "$out/$1.o" "$out/cmocka-$1/lib/libcmocka.a" -o "$out/conformance-$1" || return
+    file "$out/conformance-$1" | grep 'Mach-O 64-bit .*executable'
+}
+suite() {
+    for target in $targets; do
+        t "$target: the implementation for the suite" needs_object $target
+        t "$target: the conformance suite compiles and links" build_suite $target
+    done
+}
+
+zig "$ZIG_VERSION" || { skip "zig $ZIG_VERSION: $(tail -n 1 "$dir/pip")"; finish; exit; }
+mkdir -p "$out"
+for part; do
+    case $part in
+    library) library ;;
+    examples) examples ;;
+    suite) suite ;;
+    pages) pages ;;
+    *) echo "macos: unknown part '$part'" >&2; exit 1 ;;
+    esac
+done
+finish
