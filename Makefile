@@ -619,4 +619,4 @@ $(B)/examples/demo $(B)/examples/train: $(B)/examples/%: examples/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(COMPILE_USER) -std=c11 -O1 -g0 -DDEVSTREAM_STATIC $(EXAMPLE_FLAGS) $< -o $@ $(LDFLAGS) $(EXAMPLE_LIBS) -pthread -ldl -lm
 
--include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)
+-include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d $(B)/*/*/*/*.d)

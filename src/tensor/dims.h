@@ -143,13 +143,21 @@ static ds_result ds__tensor_read(const ds_tensor *t, ds__name name, ds__dims *ou
     return DS_OK;
 }
 
+/* Returns the distance of a stride. Strides of an empty tensor may have any value, also INT64_MIN. */
+static uint64_t ds__stride_distance(int64_t stride) {
+    return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
+}
+
+/* Sorts the dimensions of more than one element by their strides, the widest first. Returns how many
+   they are. */
 static int ds__by_stride(const ds__dims *d, int *order) {
     int n = 0;
     for (int i = 0; i < d->ndim; i++) {
         if (d->shape[i] == 1)
             continue;
         int at = n++;
-        for (; at > 0 && llabs(d->strides[order[at - 1]]) < llabs(d->strides[i]); at--)
+        uint64_t distance = ds__stride_distance(d->strides[i]);
+        for (; at > 0 && ds__stride_distance(d->strides[order[at - 1]]) < distance; at--)
             order[at] = order[at - 1];
         order[at] = i;
     }

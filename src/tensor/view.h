@@ -181,9 +181,9 @@ DSDEF ds_result(ds_tensor_slice)(const ds_tensor *tensor, int dim, int64_t start
     if (r < 0)
         return r;
     d.shape[dim] = (stop - start) / step + ((stop - start) % step != 0);
-    /* The product cannot overflow: two indices at this distance are inside the tensor. */
-    if (d.shape[dim] > 1)
-        d.strides[dim] *= step;
+    /* A stride overflows only if it leads to no element: another size is 0. */
+    if (d.shape[dim] > 1 && __builtin_mul_overflow(d.strides[dim], step, &d.strides[dim]))
+        d.strides[dim] = 0;
     ds__dims_recount(&d);
     return ds__tensor_show(tensor, &d, out);
 }
