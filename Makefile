@@ -11,6 +11,8 @@ MODE_asan := -O0 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omi
 MODE_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
 MODE_quick := -O0
 MODE_fuzz := -O0 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# Counters are in a file that is mapped, so that processes that are killed count, too.
+MODE_coverage := -O0 -g0 -fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation
 # Another C library, and another processor, which is emulated and slow.
 MODE_musl    := -O1
 MODE_aarch64 := -O1 -DHARNESS_EMULATED
@@ -118,7 +120,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -144,6 +146,11 @@ check: cmocka ## all tests with the default compiler
 	$(SUBMAKE) features
 	$(SUBMAKE) headers
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
+
+coverage-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(if $(CUDA_HOME),$(B)/conformance-standin)
+coverage: cmocka ## lines, branches and functions of the headers that the suites of both drivers run (clang); writes docs/coverage.md; takes an hour
+	$(SUBMAKE) MODE=coverage CC=clang -j$(JOBS) coverage-tests
+	@tests/coverage.sh build/clang-coverage
 
 run-examples: $(RUNS) ## run the examples that check themselves on both drivers, which must have the same results, and under the check layer
 	@tests/examples.sh $(B)/run

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Writes docs/coverage.md: what the suites run of each header.
+
+coverage.py FOLDER: FOLDER has a file NAME.lcov for each program (llvm-cov export -format=lcov). A
+line, branch or function counts if any program runs it. tests/uncovered.txt has the reason for each
+function that none runs; a function without a reason, or a reason that is not needed, is an error.
+"""
+
+import collections
+import glob
+import os
+import re
+import sys
+
+HEADERS = ("devstream.h", "devstream_alloc.h", "devstream_comm.h", "devstream_rng.h",
+           "devstream_kernel.h", "devstream_check.h", "devstream_trace.h", "devstream_ranks.h")
+ROOM = re.compile(r"^/\* ([a-z]+/[a-z_0-9]+(?:\.gen)?\.h) - ")
+LINES, BRANCHES = 99, 90
+
+
+def header_of_rooms():
+    """Returns the shipped header of each room: the one that has the room's opening comment."""
+    found = {}
+    for header in HEADERS:
+        with open(header) as file:
+            for line in file:
+                room = ROOM.match(line)
+                if room:
+                    found[room.group(1)] = header
+    return found
+
+
+class Room:
+    def __init__(self):
+        self.lines = collections.defaultdict(int)
+        self.branches = collections.defaultdict(int)
+        self.functions = collections.defaultdict(int)
+        self.first = {}
+
+
+def plain(name):
+    """A static function has its program's file in front: test.c:name."""
+    return name.rpartition(":")[2]
+
+
+def read(path, rooms):
+    room = None
+    with open(path) as file:
+        for line in file:
+            key, _, rest = line.rstrip("\n").partition(":")
+            if key == "SF":
+                at = rest.rfind("/src/")
+                room = rooms[rest[at + 5:]] if at >= 0 else None
+            if room is None:
+                continue
+            if key == "DA":
+                number, count = rest.split(",")[:2]
+                room.lines[int(number)] += int(count)
+            elif key == "BRDA":
+                number, block, branch, count = rest.split(",")
+                room.branches[(int(number), int(block), int(branch))] += \
+                    0 if count == "-" else int(count)
+            elif key == "FN":
+                number, name = rest.split(",", 1)
+                room.first[plain(name)] = int(number)
+            elif key == "FNDA":
+                count, name = rest.split(",", 1)
+                room.functions[plain(name)] += int(count)
+
+
+def share(covered, all_of):
+    return "-" if not all_of else "%.1f %%" % (100.0 * covered / all_of)
+
+
+def reasons():
+    """Returns the lines "FUNCTION reason" of tests/uncovered.txt."""
+    found = {}
+    if os.path.exists("tests/uncovered.txt"):
+        with open("tests/uncovered.txt") as file:
+            for line in file:
+                if line.strip() and not line.startswith("#"):
+                    name, _, reason = line.strip().partition(" ")
+                    found[name] = reason.strip()
+    return found
+
+
+def figures(rooms, names):
+    totals = [0] * 6
+    for name in names:
+        room = rooms[name]
+        for i, part in enumerate((room.lines, room.branches, room.functions)):
+            totals[2 * i] += sum(count > 0 for count in part.values())
+            totals[2 * i + 1] += len(part)
+    return totals
+
+
+def table(rooms, of_header):
+    rows, below = [], []
+    for header in HEADERS:
+        names = [name for name in rooms if of_header.get(name) == header]
+        f = figures(rooms, names)
+        rows.append("| %s | %s of %d | %s of %d | %d of %d |" % (
+            header, share(f[0], f[1]), f[1], share(f[2], f[3]), f[3], f[4], f[5]))
+        if f[1] and (100 * f[0] < LINES * f[1] or 100 * f[2] < BRANCHES * f[3]):
+            below.append(header)
+    return rows, below
+
+
+def uncalled(rooms, of_header):
+    found = []
+    for name, room in sorted(rooms.items()):
+        if name in of_header:
+            found += [(function, name) for function, count in sorted(room.functions.items())
+                      if count == 0]
+    return found
+
+
+def worst(rooms, of_header, count):
+    """Returns the rooms with the most branches that no program takes."""
+    missing = []
+    for name, room in rooms.items():
+        if name in of_header:
+            left = sum(1 for taken in room.branches.values() if not taken)
+            missing.append((left, len(room.branches), name))
+    return sorted(missing, reverse=True)[:count]
+
+
+def print_missing(rooms, of_header):
+    """Prints each line of a room that no program runs, for people who write tests."""
+    for name, room in sorted(rooms.items()):
+        if name in of_header:
+            for line, count in sorted(room.lines.items()):
+                if not count:
+                    print("src/%s:%d" % (name, line))
+
+
+PAGE = """# Coverage
+
+With this page you can see what the tests run of each header. `make coverage` measures and writes it.
+
+The suites run on both drivers: the conformance suite on the CPU driver, and through the CUDA driver
+on the stand-in for cudart, and the unit tests. clang counts (source-based coverage): a branch is one
+outcome of a condition. A line, branch or function counts if one of the programs runs it.
+The goal is %d %% of the lines and %d %% of the branches of each header.
+
+| header | lines | branches | functions |
+|---|---|---|---|
+%s
+
+%s
+
+## Functions that no test calls
+
+%s
+
+## Rooms with the most branches that no test takes
+
+| room | not taken | of |
+|---|---|---|
+%s
+"""
+
+
+def main():
+    rooms = collections.defaultdict(Room)
+    files = sorted(glob.glob(os.path.join(sys.argv[1], "*.lcov")))
+    for path in files:
+        read(path, rooms)
+    of_header = header_of_rooms()
+    if "--missing" in sys.argv:
+        print_missing(rooms, of_header)
+        return 0
+    rows, below = table(rooms, of_header)
+    why = reasons()
+    missing = uncalled(rooms, of_header)
+    names = {name for name, _ in missing}
+    bad = ["%s in src/%s is not called, and tests/uncovered.txt has no reason" % one
+           for one in missing if one[0] not in why]
+    bad += ["%s is called; it stands in tests/uncovered.txt" % name
+            for name in why if name not in names]
+    listed = ["- `%s` (%s): %s" % (name, room, why.get(name, "?")) for name, room in missing]
+    reached = "All headers reach the goal." if not below else \
+        "Below the goal: %s." % ", ".join(below)
+    with open("docs/coverage.md", "w") as page:
+        page.write(PAGE % (LINES, BRANCHES, "\n".join(rows), reached,
+                           "\n".join(listed) or "None.",
+                           "\n".join("| %s | %d | %d |" % (name, left, all_of)
+                                     for left, all_of, name in worst(rooms, of_header, 12))))
+    print("\n".join(rows))
+    for line in bad:
+        print("FAIL  coverage: " + line)
+    print("coverage: %d programs; %d functions are not called, %d of them for a reason; %s"
+          % (len(files), len(missing), len(missing) - sum(n not in why for n, _ in missing),
+             reached))
+    print("coverage: %d passed, %d failed" % (len(HEADERS), len(bad)))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
