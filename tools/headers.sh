@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes what sh and awk make of src/: the call-site macros and the pages of the memory report and
 # of traces in src/, the picture of its folders in docs/, then the headers, devstream.hpp and devstream.c in the top
-# folder, and the single file. Only what differs is written.
+# folder, the single file, and the declarations for bindings. Only what differs is written.
 #     headers.sh            writes; does nothing outside of a git checkout, as in a release archive
 #     headers.sh --check    writes nothing, and fails when something differs
 set -eu
@@ -51,6 +51,16 @@ awk -f tools/amalgamate.awk src=src out="$new" $entries
 for entry in $entries; do take "$new/$entry.h" "$entry.h"; done
 take "$new/single/devstream.h" single/devstream.h
 take src/devstream.c devstream.c
+
+# For generators of bindings without a preprocessor. The compilers agree about the result: it is written token by token.
+if command -v "${CC:-cc}" >/dev/null; then
+    sed '/^#include </d; /^#error /d' "$new/single/devstream.h" >"$new/single/declarations.h"
+    "${CC:-cc}" -E -P -undef -D__linux__ -D__x86_64__ -D__GNUC__=4 -D__LP64__ -DDEVSTREAM_NO_SITES '-D__attribute__(list)=' -x c "$new/single/declarations.h" >"$new/declarations"
+    awk -f tools/cdef.awk source="$new/single/devstream.h" "$new/declarations" >"$new/cdef"
+    take "$new/cdef" bindings/devstream.cdef.h
+else
+    echo "skip  headers: there is no C compiler (${CC:-cc}) for bindings/devstream.cdef.h"
+fi
 
 # The header for C++ is copied; beside the single file there are no other headers.
 # shellcheck disable=SC2016 # the back quotes are text
