@@ -105,12 +105,13 @@ bindir       = $(exec_prefix)/bin
 includedir   = $(or $(INCLUDEDIR),$(prefix)/include)
 libdir       = $(or $(LIBDIR),$(exec_prefix)/lib)
 datarootdir  = $(prefix)/share
+datadir      = $(datarootdir)
 docdir       = $(datarootdir)/doc/devstream
 mandir       = $(datarootdir)/man
 INSTALL     ?= install
 INSTALL_PROGRAM ?= $(INSTALL)
 INSTALL_DATA    ?= $(INSTALL) -m 644
-INSTALL_SETS = $(foreach name,prefix bindir includedir libdir docdir mandir DESTDIR INSTALL_PROGRAM INSTALL_DATA,$(name)='$($(name))') \
+INSTALL_SETS = $(foreach name,prefix bindir includedir libdir datadir docdir mandir DESTDIR INSTALL_PROGRAM INSTALL_DATA,$(name)='$($(name))') \
     VERSION=$(VERSION) SERIES=$(SERIES) STANDIN='$(CUDA_HOME:%=build/standin/lib/$(CUDART))' HEADERS='$(HEADERS)' \
     CUDART='$(if $(EXAMPLE_FLAGS),$(CUDA_HOME)/lib64/libcudart_static.a)'
 
@@ -394,6 +395,10 @@ install: library $(if $(CUDA_HOME),standin) ## install headers, libraries, tools
 	@$(INSTALL_SETS) tools/install.sh install $(LIBRARY)
 uninstall: ## remove what install has put there
 	@$(INSTALL_SETS) tools/install.sh uninstall $(LIBRARY)
+
+.PHONY: dist
+dist: docs ## write the archive of the release, the pages and SHA256SUMS to build/dist
+	@tools/dist.sh
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
 	@tools/install-deps.sh check docs matrix bench model kernels source page

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Puts devstream where the system's compilers find it, or takes it away: install.sh install|uninstall FOLDER
-# FOLDER has the two libraries; `make install` builds them and sets what this reads: prefix, bindir, includedir, libdir, docdir, mandir,
+# FOLDER has the two libraries; `make install` builds them and sets what this reads: prefix, bindir, includedir, libdir, datadir, docdir, mandir,
 # DESTDIR (put before all of them; the files that are written do not name it), INSTALL_PROGRAM and INSTALL_DATA (commands that copy),
 # VERSION, SERIES (the versions that can stand for each other), HEADERS, CUDART, the static cudart that libdevstream.a needs, or nothing,
 # and STANDIN, the stand-in for cudart, or nothing.
@@ -8,10 +8,10 @@ set -eu
 cd "$(dirname "$0")/.."
 verb=$1 built=$2
 DESTDIR=${DESTDIR:-} CUDART=${CUDART:-} STANDIN=${STANDIN:-}
-for folder in "$prefix" "$bindir" "$includedir" "$libdir" "$docdir" "$mandir"; do
+for folder in "$prefix" "$bindir" "$includedir" "$libdir" "$datadir" "$docdir" "$mandir"; do
     case $folder in
     /*) ;;
-    *) echo "install: prefix, bindir, includedir, libdir, docdir and mandir must begin with /: $folder" >&2; exit 1 ;;
+    *) echo "install: prefix, bindir, includedir, libdir, datadir, docdir and mandir must begin with /: $folder" >&2; exit 1 ;;
     esac
 done
 new=$(mktemp -d)
@@ -84,9 +84,10 @@ elif [ -n "$STANDIN" ]; then
 fi
 
 # Licence and pages, in the folders in which their links lead to each other.
-pages=$(ls LICENSE *.md docs/*.md docs/*.svg docs/*.png docs/gpu/*.md)
+put bindings/devstream.cdef.h "$datadir/devstream/devstream.cdef.h"
+pages=$(ls LICENSE *.md docs/*.md docs/*.svg docs/*.png docs/gpu/*.md bindings/*.md)
 for page in $pages; do put "$page" "$docdir/$page"; done
 
 if [ "$verb" = uninstall ]; then
-    for folder in "$cmake" "$standin" "$docdir/docs/gpu" "$docdir/docs" "$docdir"; do rmdir "$DESTDIR$folder" 2>/dev/null || true; done
+    for folder in "$cmake" "$standin" "$docdir/docs/gpu" "$docdir/docs" "$docdir/bindings" "$docdir" "$datadir/devstream"; do rmdir "$DESTDIR$folder" 2>/dev/null || true; done
 else echo "installed: $DESTDIR$includedir/devstream.h and libdevstream $VERSION in $DESTDIR$libdir ${CUDART:+(with CUDA)}"; fi

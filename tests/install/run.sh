@@ -85,7 +85,7 @@ t "the files are those of docs/install.md, and links lead to them" "
       for f in devstream-config-version devstream-config; do echo ./lib/cmake/devstream/\$f.cmake; done
       for f in a so so.$series so.$version; do echo ./lib/libdevstream.\$f; done
       for f in devstream devstream-static; do echo ./lib/pkgconfig/\$f.pc; done
-      for f in devstream-kernels devstream-ranks; do echo ./bin/\$f; echo ./share/man/man1/\$f.1; done; } | sort >wanted
+      for f in devstream-kernels devstream-ranks; do echo ./bin/\$f; echo ./share/man/man1/\$f.1; done; echo ./share/devstream/devstream.cdef.h; } | sort >wanted
     grep -v '^./share/doc/devstream/' files | diff wanted -
     for f in \$(cat files); do [ -s usr/\$f ]; done"
 t "licence and pages are installed, and no link leads out of them, but for tests and examples" "
@@ -271,12 +271,12 @@ chmod +x copy
 t "the GNU variables: each folder, INSTALL and CPPFLAGS have their effect, and make uninstall removes all" "
     gnu() { # gnu VERB
         make_ \$1 B=build/installed-gnu CUDA_HOME= CPPFLAGS=-DDS__SEEN_BY_CPPFLAGS INSTALL='$dir/copy -p' DESTDIR=$dir/gnu \\
-            prefix=/a exec_prefix=/b bindir=/c/bin includedir=/d libdir=/e/lib64 datarootdir=/f docdir=/g/doc mandir=/h/man
+            prefix=/a exec_prefix=/b bindir=/c/bin includedir=/d libdir=/e/lib64 datarootdir=/f datadir=/i docdir=/g/doc mandir=/h/man
     }
     gnu install
     [ -x gnu/c/bin/devstream-kernels ] && [ -e gnu/d/devstream.h ] && [ -e gnu/e/lib64/pkgconfig/devstream.pc ]
-    [ -e gnu/g/doc/LICENSE ] && [ -e gnu/h/man/man1/devstream-kernels.1 ]
-    [ -z \"\$(find gnu ! -type d | grep -v '^gnu/[cdegh]/')\" ]
+    [ -e gnu/g/doc/LICENSE ] && [ -e gnu/h/man/man1/devstream-kernels.1 ] && [ -e gnu/i/devstream/devstream.cdef.h ]
+    [ -z \"\$(find gnu ! -type d | grep -v '^gnu/[cdeghi]/')\" ]
     grep -e '-p .*bin/devstream-kernels' copied && grep -e '-p -m 644 .*devstream.h' copied
     [ \$(find gnu -type f | wc -l) = \$(wc -l <copied) ]
     tr ' ' '\n' <$root/build/installed-gnu/flags | grep -x -e -DDS__SEEN_BY_CPPFLAGS

@@ -11,9 +11,9 @@ case $version in 0.*) ;; *) series=${version%%.*} ;; esac
 
 part() { # part NAME: begins a part; false if it is not wanted
     case " ${wanted:-$1} " in *" $1 "*) ;; *) return 1 ;; esac
-    part=$1 at=$(date +%s) ran=1
+    part=$1 part_began=$(date +%s) ran=1
 }
-over() { echo "      part $part: $(($(date +%s) - at)) s"; }
+over() { echo "      part $part: $(($(date +%s) - part_began)) s"; }
 t() { # t NAME COMMANDS: one case; as the condition of an if, the commands would go on after one that fails
     mkdir "$dir/case$((passed + failed))" && cd "$dir/case$((passed + failed))" || exit 1
     (set -eu; eval "$2") >"$dir/output" 2>&1
