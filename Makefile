@@ -122,7 +122,7 @@ suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force
+        lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force check-compilers check-macos
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -347,6 +347,12 @@ check-musl check-aarch64: check-%:
 conformance-groups:
 	@$(TEST_ENV) tests/groups.sh $(B)/conformance $(RUN)
 
+check-compilers: headers ## compile and run with other compilers (clang 13 to 22, gcc 11, zig cc); see that unsuited ones are refused; PART=zig: that part
+	@tests/ports/compilers.sh $(PART)
+
+check-macos: headers ## compile and link everything for macOS with zig, which runs none of it; PART=library: that part
+	@tests/ports/macos.sh $(PART)
+
 model: ## check the model of the lock-free section (spin)
 	@if [ -x tests/model/run.sh ]; then tests/model/run.sh; else echo "model: tests/model/run.sh is not there"; fi
 
@@ -401,7 +407,7 @@ dist: docs ## write the archive of the release, the pages and SHA256SUMS to buil
 	@tools/dist.sh
 
 install-deps: ## install what all targets need (apt, dnf, pacman, apk, zypper)
-	@tools/install-deps.sh check docs matrix bench model kernels source page
+	@tools/install-deps.sh check docs matrix bench model kernels source page compilers
 
 clean: ## remove build/
 	rm -rf build

@@ -103,7 +103,7 @@
        DS_ERR_FORKED         the process is a fork of a process that used devstream
        errors of capture     see ds_capture_mode
 
-   Known gaps: Linux on x86-64 and aarch64 only. Collectives stay within one process. CPU devices
+   Known gaps: Linux on x86-64 and aarch64; macOS is compiled and never run. Collectives stay within one process. CPU devices
    share one address space, so a wrong pointer between "devices" is not detected. The CUDA driver
    is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu lists the runs
    on real GPUs.

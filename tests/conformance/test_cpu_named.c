@@ -230,7 +230,7 @@ static void test_a_kernel_after_idleness_runs_although_nobody_calls(void **state
             longest = t;
     }
     print_message("          a kernel after 10 ms of idleness: %.1f us on average, %.1f at most\n",
-                  (double)sum / ROUNDS / 1e3, (double)longest / 1e3);
+                  (double)sum / (double)ROUNDS / 1e3, (double)longest / 1e3);
     ok(ds_stream_synchronize(s));
     ok(ds_stream_destroy(s));
     ok(ds_kernel_destroy(k));
@@ -623,7 +623,7 @@ static void test_pending_operations_take_at_most_256_bytes_each(void **state) {
         ok(ds_kernel_launch(k, 1, &(count_args){ count, i }, sizeof(count_args), s));
     ok(ds_cpu_get_stats(&full));
     gate_open(&g);
-    double each = (double)(full.queue_bytes - idle.queue_bytes) / PENDING;
+    double each = (double)(full.queue_bytes - idle.queue_bytes) / (double)PENDING;
     print_message("          %.1f bytes for each pending operation\n", each);
     ok(ds_stream_synchronize(s));
     assert_true(*count == (uint64_t)PENDING * (PENDING - 1) / 2);

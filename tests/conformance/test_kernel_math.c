@@ -162,7 +162,7 @@ static void test_fast_functions_are_near_those_of_libm(void **state) {
     float *x = a.in[0];
     const float *out = a.out;
     for (int i = 0; i < BATCH; i++)
-        x[i] = 1 + 7 * (float)i / BATCH;
+        x[i] = 1 + 7 * (float)i / (float)BATCH;
     for (int which = 0; which < MATH_FAST_COUNT; which++) {
         ok(fast_launches[which](a.stream, BATCH, x, x, x, a.out));
         ok(ds_stream_synchronize(a.stream));

@@ -948,7 +948,7 @@ static void test_a_live_block_costs_at_most_128_bytes_of_bookkeeping(void **stat
         size_t before = kept_bytes;
         for (int i = 0; i < BLOCKS; i++)
             p[i] = block(4096, s);
-        double each = (double)(kept_bytes - before) / BLOCKS;
+        double each = (double)(kept_bytes - before) / (double)BLOCKS;
         if (each > 128)
             fail_msg("%s: %.1f bytes for each block", preset_name(preset), each);
         for (int i = 0; i < BLOCKS; i++)

@@ -289,7 +289,7 @@ static void test_blocks_are_found_by_any_address_in_them(void **state) {
 static void test_the_cache_knows_its_blocks_and_nothing_else(void **state) {
     (void)state;
     EACH_PRESET(i) {
-        int here;
+        int here = 0;
         void *raw;
         start(presets[i]);
         char *p = pinned(100 * KIB);

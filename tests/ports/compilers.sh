@@ -88,7 +88,7 @@ programs() { # programs CC
     (cd "$root" && DEVSTREAM_CPU_DEVICES=2 "$dir/demo" --total 300000) >out && grep -q "^checksum" out
 }
 compiler() { # compiler CC LEVEL
-    cxx=$(echo "$1" | sed 's/clang/clang++/; t; s/gcc/g++/; t; s/zigcc/zigc++/')
+    cxx=$(echo "$1" | sed 's/zigcc/zigc++/; t; s/clang/clang++/; t; s/gcc/g++/')
     have "$cxx" || { skip "$(basename "$cxx"): not installed"; cxx=; }
     t "$(basename "$1"): every header alone${cxx:+, also as C++}" declarations "$1" "$cxx"
     t "$(basename "$1") $2: the implementation" implementation "$1" "$2"

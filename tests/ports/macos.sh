@@ -75,6 +75,29 @@ suite() {
     done
 }
 
+# The suite of the system's compiler, on Linux.
+group() { # group NAME
+    cd "$root" && LD_PRELOAD=$out/large_pages.so DS_TEST_DRIVER=cpu DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$root/build/clang/plugin.so \
+        DS_TEST_GROUP=$1 build/clang/conformance
+}
+# A page of 4096 bytes must be noticed, or the groups prove nothing.
+notices() {
+    printf '%s\n' '#include <sys/mman.h>' 'int main(void) {' \
+        'void *p = mmap(0, 16384, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);' 'return munmap((char *)p + 4096, 4096); }' >small.c
+    clang small.c -o small && ! LD_PRELOAD=$out/large_pages.so ./small && LD_PRELOAD=$out/large_pages.so ./small 2>&1 | grep 'munmap'
+}
+pages() {
+    [ "$(uname -s)" = Linux ] && have clang || { skip "pages: Linux and clang are needed"; return; }
+    t "the library of large pages" clang $WARN -shared -fPIC "$root/tests/ports/large_pages.c" -o "$out/large_pages.so" -ldl
+    t "the library of large pages notices a small page" notices
+    t "the conformance suite" env -u SHARE make -C "$root" --no-print-directory -s -j"$(nproc)" CUDA_HOME= UNIT_CC= CC=clang CFLAGS=-O0 \
+        build/clang/conformance build/clang/plugin.so
+    for group in devices cpu_options sharing kernels pinned pools resources alloc_backends; do
+        t "pages of 16 KiB: $group" group $group
+    done
+}
+
+case " $* " in " pages ") pages; finish; exit ;; esac
 zig "$ZIG_VERSION" || { skip "zig $ZIG_VERSION: $(tail -n 1 "$dir/pip")"; finish; exit; }
 mkdir -p "$out"
 for part; do

@@ -193,7 +193,7 @@ static void test_reserved_words_of_results_are_zero(void **state) {
     ds_rng rng;
     ds_resource up, counted;
     void *ptr, *device_ptr;
-    int on_stack;
+    int on_stack = 0;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &stream));
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cpu(0) }, &graph));
     ok(ds_graph_add(graph, &desc, NULL, 0, &node));

@@ -412,7 +412,7 @@ static void test_a_gigabyte_of_words_looks_random(void **state) {
             for (size_t i = 0; i + lag[k] < PART; i += 2)
                 apart[k] += (x[i] * 0x1p-32 - 0.5) * (x[i + lag[k]] * 0x1p-32 - 0.5);
     }
-    double n = (double)parts * PART, chi = 0, each = 2 * n / 65536;
+    double n = (double)parts * (double)PART, chi = 0, each = 2 * n / 65536;
     for (int i = 0; i < 65536; i++)
         chi += ((double)bytes[i] - each) * ((double)bytes[i] - each) / each;
     expect_likely(tail(chi, 65535), "pairs of bytes");
@@ -543,8 +543,8 @@ static void test_permutations_are_fair(void **state) {
     for (int i = 0; i < 3125; i++)
         if (orders[i]) {
             found++;
-            chi += (orders[i] - FEW_ROUNDS / 120.0) * (orders[i] - FEW_ROUNDS / 120.0) /
-                   (FEW_ROUNDS / 120.0);
+            chi += (orders[i] - (double)FEW_ROUNDS / 120.0) *
+                   (orders[i] - (double)FEW_ROUNDS / 120.0) / ((double)FEW_ROUNDS / 120.0);
         }
     assert_int_equal(found, 120);
     expect_likely(tail(chi, 119), "orders of five");
@@ -576,14 +576,15 @@ static void test_permutations_are_fair(void **state) {
         }
         even += (MANY - cycles) % 2 == 0;
     }
-    double each = rounds * 50.0 * 50 / MANY;
+    const double many = MANY;
+    double each = rounds * 50.0 * 50 / many;
     for (int i = 0; i < 400; i++)
         places += (place[i / 20][i % 20] - each) * (place[i / 20][i % 20] - each) / each;
     expect_likely(
-        tail(places * (MANY - 1) / (MANY - 50.0) * (MANY / 50.0 - 1) / (MANY / 50.0), 361),
+        tail(places * (many - 1) / (many - 50.0) * (many / 50.0 - 1) / (many / 50.0), 361),
         "places of a thousand");
     for (int i = 0; i < 20; i++) { /* a step of 0 does not occur */
-        each = rounds * (MANY - 1.0) * (i ? 50 : 49) / (MANY - 1.0);
+        each = rounds * (many - 1.0) * (i ? 50 : 49) / (many - 1.0);
         steps += (step[i] - each) * (step[i] - each) / each;
     }
     expect_likely(tail(steps, 19), "steps to the neighbour");
