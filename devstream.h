@@ -3716,6 +3716,7 @@ enum {
     DS__WIN_NO_MEMORY = 8,
     DS__WIN_OUT_OF_MEMORY = 14,
     DS__WIN_SHARING = 32,
+    DS__WIN_PARAMETER = 87, /* also for the number of a process that has ended */
     DS__WIN_FILE_EXISTS = 80,
     DS__WIN_DISK_FULL = 112,
     DS__WIN_EXISTS = 183,
@@ -3795,6 +3796,9 @@ DS__WINDOWS unsigned long GetCurrentProcessId(void);
 DS__WINDOWS unsigned long GetCurrentThreadId(void);
 DS__WINDOWS void *GetCurrentProcess(void);
 DS__WINDOWS void *GetCurrentThread(void);
+DS__WINDOWS void *OpenProcess(unsigned long access, int inherit, unsigned long pid);
+DS__WINDOWS int DuplicateHandle(void *from, void *handle, void *to, void **out,
+                                unsigned long access, int inherit, unsigned long options);
 DS__WINDOWS unsigned long GetCurrentProcessorNumber(void);
 DS__WINDOWS void FlushProcessWriteBuffers(void);
 
@@ -3883,6 +3887,7 @@ static void ds__win_set_errno(void) {
     switch (GetLastError()) {
     case DS__WIN_NO_FILE:
     case DS__WIN_NO_PATH:
+    case DS__WIN_PARAMETER:
         errno = ENOENT;
         break;
     case DS__WIN_DENIED:
@@ -4302,7 +4307,8 @@ DS__SEAM static int ds__os_at_fork(void (*before_fn)(void), void (*parent_fn)(vo
    Policy:
    1. Memory is a named mapping of the paging file. The name has the process, the cookie and the
       size, so only a process that knows all of them can open it. Windows removes the name with the
-      last handle or view.
+      last handle or view. A process that opens memory compares it with the handle of the process
+      that created it, which must still have it open.
    2. A number that a process holds is a named event. Windows closes it when the process ends, in
       any way. If the name does not exist, no process holds the number.
    3. All pages are allocated when the mapping is created.
@@ -4351,14 +4357,40 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
                                           (unsigned long)(size & 0xffffffffu), name));
 }
 
+/* Checks that a handle is the same mapping as handle `fd` of the other process, which has it open
+   then. Returns 0 with errno if it is not. */
+static int ds__win_is_same(void *handle, int pid, int fd) {
+    int (*same_fn)(void *a, void *b);
+    void *copy = NULL;
+    int same = 0;
+    ds__win_find("CompareObjectHandles", &same_fn);
+    void *process = OpenProcess(0x40 /* PROCESS_DUP_HANDLE */, 0, (unsigned long)pid);
+    if (!process) {
+        ds__win_set_errno();
+        return 0;
+    }
+    if (DuplicateHandle(process, ds__win_handle(fd), GetCurrentProcess(), &copy, 0, 0,
+                        2 /* the same access */)) {
+        same = same_fn && same_fn(handle, copy);
+        CloseHandle(copy);
+    }
+    CloseHandle(process);
+    errno = ENOENT;
+    return same;
+}
+
 DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t size) {
     char name[DS__WIN_NAME];
-    (void)fd;
     ds__win_memory_name(name, (unsigned)pid, cookie, size);
     void *handle = OpenFileMappingA(DS__WIN_MAP_READ_WRITE, 0, name);
-    if (!handle)
+    if (!handle) {
         ds__win_set_errno();
-    return handle ? (int)(intptr_t)handle : -1;
+        return -1;
+    }
+    if (ds__win_is_same(handle, pid, fd))
+        return (int)(intptr_t)handle;
+    CloseHandle(handle);
+    return -1;
 }
 
 DS__SEAM static void ds__os_close(int fd) {

@@ -39,7 +39,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,6 +47,19 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef _WIN32
+#include <io.h>
+#else
+#include <poll.h>
+#define O_BINARY 0
+#endif
+
+/* mingw's headers say by which rules the compiler checks formats */
+#ifdef __MINGW_PRINTF_FORMAT
+#define PRINTF __MINGW_PRINTF_FORMAT
+#else
+#define PRINTF printf
+#endif
 
 #ifdef __APPLE__
 #define MODIFIED_NS st_mtimensec
@@ -70,7 +82,7 @@ enum { COPY_IN, HISTOGRAM, CHECKSUM, COPY_BACK, STAGES };
 
 /* One line on standard error, in place of the progress bar if there is one. */
 static int bar_drawn;
-static void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void complain(const char *format, ...) __attribute__((format(PRINTF, 1, 2)));
 
 static void complain(const char *format, ...) {
     va_list args;
@@ -161,9 +173,28 @@ static double now(void) {
 
 /* ---- Ctrl-C ---------------------------------------------------------------------------------- */
 
+static volatile sig_atomic_t interrupted;
+
+#ifdef _WIN32
+static void on_interrupt(int number) {
+    (void)number;
+    interrupted = 1; /* the handler is set back: a second Ctrl-C ends the program at once */
+}
+
+static int catch_interrupt(void) {
+    if (signal(SIGINT, on_interrupt) != SIG_ERR)
+        return FINE;
+    complain("signal: %s", strerror(errno));
+    return FAILED;
+}
+
+/* Returns what read returns; Ctrl-C is seen after it. */
+static ssize_t read_or_wake(int fd, void *to, size_t size) {
+    return read(fd, to, size < 1 << 30 ? (unsigned)size : 1u << 30);
+}
+#else
 /* The handler also writes into a pipe that the reading side polls, so that no wait for input can
    miss it. */
-static volatile sig_atomic_t interrupted;
 static int wake[2] = { -1, -1 };
 
 static void on_interrupt(int number) {
@@ -191,6 +222,19 @@ static int catch_interrupt(void) {
     return FINE;
 }
 
+/* Waits for input or Ctrl-C, and returns what read returns; -1 with EAGAIN: there is no input. */
+static ssize_t read_or_wake(int fd, void *to, size_t size) {
+    struct pollfd ready[2] = { { .fd = fd, .events = POLLIN },
+                               { .fd = wake[0], .events = POLLIN } };
+    int n = poll(ready, 2, -1);
+    if (n > 0 && !interrupted)
+        return read(fd, to, size);
+    if (n == 0)
+        errno = EAGAIN;
+    return -1;
+}
+#endif
+
 /* ---- input ----------------------------------------------------------------------------------- */
 
 static int input_open(input *in, const options *opt) {
@@ -199,10 +243,13 @@ static int input_open(input *in, const options *opt) {
     if (opt->path && strcmp(opt->path, "-") == 0) {
         in->name = "standard input";
         in->fd = STDIN_FILENO;
+#ifdef _WIN32
+        _setmode(in->fd, O_BINARY);
+#endif
     } else {
-        in->fd = open(in->name, O_RDONLY);
+        in->fd = open(in->name, O_RDONLY | O_BINARY);
         if (in->fd < 0 && !opt->path)
-            in->fd = open(digits[1], O_RDONLY);
+            in->fd = open(digits[1], O_RDONLY | O_BINARY);
     }
     if (in->fd < 0 || fstat(in->fd, &in->stat) < 0) {
         complain("cannot read %s: %s%s", in->name, strerror(errno),
@@ -228,15 +275,9 @@ static int input_open(input *in, const options *opt) {
 /* One read of at most size bytes, which waits for input or Ctrl-C. *got is 0 at the end. */
 static int input_read_some(input *in, unsigned char *to, size_t size, size_t *got) {
     for (;;) {
-        struct pollfd ready[2] = { { .fd = in->fd, .events = POLLIN },
-                                   { .fd = wake[0], .events = POLLIN } };
-        ssize_t n = poll(ready, 2, -1);
+        ssize_t n = read_or_wake(in->fd, to, size);
         if (interrupted)
             return INTERRUPTED;
-        if (n > 0)
-            n = read(in->fd, to, size);
-        else if (n == 0)
-            continue;
         if (n >= 0) {
             *got = (size_t)n;
             return FINE;
@@ -247,6 +288,17 @@ static int input_read_some(input *in, unsigned char *to, size_t size, size_t *go
     complain("reading %s failed after %llu bytes: %s", in->name, (unsigned long long)in->done,
              strerror(errno));
     return FAILED;
+}
+
+/* Returns 1 if a file has another size or time than before. */
+static int is_changed(const struct stat *now, const struct stat *before) {
+    if (now->st_size != before->st_size || now->st_mtime != before->st_mtime)
+        return 1;
+#ifdef _WIN32
+    return 0;
+#else
+    return now->MODIFIED_NS != before->MODIFIED_NS;
+#endif
 }
 
 static int input_rewind(input *in) {
@@ -683,8 +735,7 @@ static int check_again(demo *d) {
         plain_add(&d->plain, buffer, got);
         progress_draw(d, "check  ", in.done, d->plain.seconds);
     } while (got > 0);
-    if (fstat(in.fd, &after) < 0 || after.st_size != in.stat.st_size ||
-        after.st_mtime != in.stat.st_mtime || after.MODIFIED_NS != in.stat.MODIFIED_NS) {
+    if (fstat(in.fd, &after) < 0 || is_changed(&after, &in.stat)) {
         complain("%s was changed while it was read; there is nothing to compare with", in.name);
         result = FAILED;
     }

@@ -22,7 +22,14 @@ enum { FINE = 0, FAILED = 1 };
 
 /* One line on standard error, in place of the progress bar if there is one. */
 static int bar_drawn;
-static void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* mingw's headers say by which rules the compiler checks formats */
+#ifdef __MINGW_PRINTF_FORMAT
+#define PRINTF __MINGW_PRINTF_FORMAT
+#else
+#define PRINTF printf
+#endif
+
+static void complain(const char *format, ...) __attribute__((format(PRINTF, 1, 2)));
 
 static void complain(const char *format, ...) {
     va_list args;

@@ -32,6 +32,7 @@ static void ds__win_set_errno(void) {
     switch (GetLastError()) {
     case DS__WIN_NO_FILE:
     case DS__WIN_NO_PATH:
+    case DS__WIN_PARAMETER:
         errno = ENOENT;
         break;
     case DS__WIN_DENIED:

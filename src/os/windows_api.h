@@ -49,6 +49,7 @@ enum {
     DS__WIN_NO_MEMORY = 8,
     DS__WIN_OUT_OF_MEMORY = 14,
     DS__WIN_SHARING = 32,
+    DS__WIN_PARAMETER = 87, /* also for the number of a process that has ended */
     DS__WIN_FILE_EXISTS = 80,
     DS__WIN_DISK_FULL = 112,
     DS__WIN_EXISTS = 183,
@@ -128,6 +129,9 @@ DS__WINDOWS unsigned long GetCurrentProcessId(void);
 DS__WINDOWS unsigned long GetCurrentThreadId(void);
 DS__WINDOWS void *GetCurrentProcess(void);
 DS__WINDOWS void *GetCurrentThread(void);
+DS__WINDOWS void *OpenProcess(unsigned long access, int inherit, unsigned long pid);
+DS__WINDOWS int DuplicateHandle(void *from, void *handle, void *to, void **out,
+                                unsigned long access, int inherit, unsigned long options);
 DS__WINDOWS unsigned long GetCurrentProcessorNumber(void);
 DS__WINDOWS void FlushProcessWriteBuffers(void);
 

@@ -1156,6 +1156,7 @@ static void look_at_pages(int *out_nodes, int *out_huge) {
 /* mbind(2), madvise(2). Every machine with Linux has node 0. */
 static void test_pinned_memory_of_a_node_and_of_huge_pages(void **state) {
     (void)state;
+    not_on_windows("huge pages without a privilege");
 
     enum { SIZE = (3 << 20) + 5 };
 
@@ -1238,6 +1239,7 @@ static void test_wrong_descriptions_of_pinned_memory_are_refused(void **state) {
 static void test_pinned_pages_that_are_left_end_at_the_shutdown(void **state) {
     void *p;
     (void)state;
+    not_on_windows("huge pages without a privilege");
     harness_restart(NULL);
     ok(ds_pinned_alloc_with(1, &(ds_pinned_desc){ .flags = DS_PINNED_HUGE_PAGES }, &p));
     assert_true(is_mapped(p));

@@ -2570,7 +2570,8 @@ static void test_a_graph_is_drawn_into_a_file(void **state) {
     unlink(path);
     refused(ds_graph_write_dot_file(g, 0, "/no/such/folder/graph.dot"), DS_ERR_SYSTEM);
     assert_non_null(strstr(ds_error_get_last(), "/no/such/folder"));
-    refused(ds_graph_write_dot_file(g, 0, "/dev/full"), DS_ERR_SYSTEM);
+    if (harness_has_full_device())
+        refused(ds_graph_write_dot_file(g, 0, "/dev/full"), DS_ERR_SYSTEM);
     ok(ds_graph_destroy(g));
 }
 

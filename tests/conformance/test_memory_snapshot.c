@@ -1119,7 +1119,8 @@ static void test_snapshots_refuse_what_they_cannot_do(void **state) {
     refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_JSON, 0, NULL), DS_ERR_INVALID_VALUE);
     refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_JSON, 0, "/no/such/folder/snapshot"),
             DS_ERR_SYSTEM);
-    refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_HTML, 0, "/dev/full"), DS_ERR_SYSTEM);
+    if (harness_has_full_device())
+        refused(ds_mem_write_snapshot_file(DS_SNAPSHOT_HTML, 0, "/dev/full"), DS_ERR_SYSTEM);
     assert_null(p.text);
     ok(ds_mem_write_snapshot(DS_SNAPSHOT_JSON, 0, (ds_pool){ 0 }, put_and_call, &inside));
     assert_int_equal(inside, DS_ERR_NOT_PERMITTED);

@@ -883,6 +883,7 @@ static void test_a_record_that_was_reached_outlives_its_process(void **state) {
 static void test_a_child_of_a_dead_process_does_not_keep_it_alive(void **state) {
     (void)state;
     not_emulated("MADV_DONTFORK, which keeps shared memory from a child");
+    not_on_windows("fork");
     peer p = start_peer();
     ds_event e = event_over_there(&p, 0);
     tell(p, .verb = GATE_CLOSE, .a = 0, .b = 0);
@@ -912,6 +913,7 @@ static void test_sigterm_ends_a_process_of_which_main_has_ended(void **state) {
     (void)state;
     if (HARNESS_THIRD > 1) /* ThreadSanitizer and emulators have a thread of their own */
         skip();
+    not_on_windows("a process that lives on without its main thread");
     for (int busy = 0; busy < 2; busy++) {
         peer p = start_peer();
         int status = 0;
@@ -1274,6 +1276,7 @@ static void warm_peer_up(peer *p, ds_pool pool, ds_stream s) {
 
 static void test_a_segment_stays_while_someone_has_it_open(void **state) {
     (void)state;
+    not_on_windows("a table of mappings in /proc");
 
     enum { SIZE = 32 << 20 };
 

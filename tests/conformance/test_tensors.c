@@ -891,7 +891,7 @@ static void test_a_deleter_is_called_anywhere(void **state) {
 
 static char told[2000];
 
-static void tell(const ds_log_item *item, void *user) {
+static void keep_text(const ds_log_item *item, void *user) {
     (void)user;
     if (strlen(told) + strlen(item->text) + 2 < sizeof told)
         strcat(strcat(told, item->text), "\n");
@@ -904,7 +904,7 @@ static void test_shutdown_reports_live_blocks_and_returns_foreign_ones(void **st
     int64_t shape[1] = { 5 };
     ds_tensor *t, *v;
     ds_managed_tensor *m, *alive;
-    harness_restart(&(ds_init_desc){ .log_fn = tell });
+    harness_restart(&(ds_init_desc){ .log_fn = keep_text });
     ds_stream s = harness_stream(0, 0);
     ok(ds_tensor_alloc(ds_float32(), 1, SHAPE(1000), s, &t));
     ok(ds_tensor_export(t, &m));

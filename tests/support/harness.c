@@ -506,6 +506,24 @@ int harness_processors(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
+void not_on_windows(const char *what) {
+#ifdef _WIN32
+    printf("          skipped: Windows does not have %s\n", what);
+    skip();
+#else
+    (void)what;
+#endif
+}
+
+int harness_has_full_device(void) {
+#ifdef _WIN32
+    printf("          left out: Windows does not have /dev/full\n");
+    return 0;
+#else
+    return 1;
+#endif
+}
+
 void not_emulated(const char *what) {
 #ifdef HARNESS_EMULATED
     printf("          skipped: the emulator does not have %s\n", what);

@@ -165,6 +165,10 @@ char **harness_self(void);
 /* Skips the rest of the test, and says so, in a build for an emulator (HARNESS_EMULATED) that
    does not do `what`. */
 void not_emulated(const char *what);
+/* Skips the test on Windows, which does not have WHAT. */
+void not_on_windows(const char *what);
+/* Returns 1 if the system has /dev/full; else says that this part of the test is left out. */
+int harness_has_full_device(void);
 /* 1 if the check layer is on: DEVSTREAM_CHECK. */
 int harness_is_checked(void);
 /* Skips the rest of the test, and says so, under the check layer, where `why` holds. */
