@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers|meson|packages|bindings]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers|windows|meson|packages|bindings]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1. If NO_INSTALL_DEPS is
 # set, it installs nothing, prints the command and exits 1.
 set -u
@@ -13,6 +13,7 @@ compiles() { # compiles COMPILER LANGUAGE HEADER...
 browser() { [ -n "${BROWSER_FOR_TESTS:-}" ] || have chromium || have chromium-browser || have google-chrome || have google-chrome-stable; }
 # Only where we know the packages; elsewhere that case of the matrix is skipped.
 crosses() { ! have apt-get || { have aarch64-linux-gnu-gcc && have qemu-aarch64; }; }
+wine_there() { have wine64 || have wine || [ -x /usr/lib/wine/wine64 ]; }
 library() { for d in /usr/lib /usr/lib64 /usr/lib/*; do [ ! -e "$d/$1" ] || return 0; done; return 1; }
 links() { echo 'int main(void) { return 0; }' | "$@" -x c - -o /dev/null 2>/dev/null; }
 
@@ -60,6 +61,8 @@ compilers|have clang-22|clang-22|-|-|-|-|clang 22 by the name of clang-22
 compilers|have gcc-11|gcc-11|-|-|-|-|gcc 11 by the name of gcc-11
 compilers|have tcc|tcc|tcc|tcc|tcc|tcc|tcc
 compilers|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (zig)
+windows|have x86_64-w64-mingw32-gcc|gcc-mingw-w64-x86-64|mingw64-gcc|mingw-w64-gcc|mingw-w64-gcc|cross-x86_64-w64-mingw32-gcc|gcc of mingw-w64 for x86_64
+windows|wine_there|wine64|wine|wine|wine|wine|Wine for 64-bit programs
 page|browser|chromium|chromium|chromium|chromium|chromium|Chromium
 page|have python3 && python3 -m pip --version|python3-pip|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip (Perfetto's viewer)
 meson|have meson|meson|meson|meson|meson|meson|Meson

@@ -807,6 +807,7 @@ static size_t pages_without_memory(void *p, size_t size) {
 /* One that is a whole number of pages and threads, one that is not, and one page. */
 static void test_pinned_memory_has_its_pages_when_it_is_allocated(void **state) {
     (void)state;
+    not_on_windows("mincore");
     static const size_t sizes[] = { 48 * MIB, 33 * MIB + 4096 * 7 + 5, 4096 };
     ds_mem_config c = ds_mem_config_default();
     start_with(&c);

@@ -156,6 +156,24 @@ FILE *posix_fopen(const char *path, const char *mode) {
     return fopen(path, mode);
 }
 
+/* Only "rm -rf 'FOLDER'", of a folder with files. */
+int posix_system(const char *command) {
+    char folder[MAX_PATH];
+    char path[2 * MAX_PATH + 2];
+    WIN32_FIND_DATAA one;
+    if (sscanf(command, "rm -rf '%250[^']'", folder) != 1)
+        posix_lacks("the programs that this test starts");
+    snprintf(path, sizeof path, "%s/*", folder);
+    HANDLE search = FindFirstFileA(path, &one);
+    for (int more = search != INVALID_HANDLE_VALUE; more; more = FindNextFileA(search, &one)) {
+        snprintf(path, sizeof path, "%s/%s", folder, one.cFileName);
+        DeleteFileA(path);
+    }
+    if (search != INVALID_HANDLE_VALUE)
+        FindClose(search);
+    return RemoveDirectoryA(folder) ? 0 : -1;
+}
+
 FILE *posix_popen(const char *command, const char *mode) {
     (void)command;
     (void)mode;
@@ -231,6 +249,11 @@ unsigned posix_alarm(unsigned seconds) {
 
 int posix_pipe(int fds[2]) {
     return _pipe(fds, 4096, _O_BINARY | _O_NOINHERIT);
+}
+
+long posix_syscall(long number, ...) {
+    (void)number;
+    return -1;
 }
 
 /* ---- messages between processes ---- */

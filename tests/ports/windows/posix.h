@@ -1,6 +1,6 @@
-/* posix.h - what the tests use of POSIX, for Windows: tests/ports/windows.sh includes it before each
-   test. Processes, environment and mappings are there. A test that needs fork, /proc, signals with
-   addresses, plug-ins or another program says so and is skipped (posix_lacks). */
+/* posix.h - what the tests use of POSIX, for Windows: tests/ports/windows.sh includes it before
+   each test. Processes, environment and mappings are there. A test that needs fork, /proc, signals
+   with addresses, plug-ins or another program says so and is skipped (posix_lacks). */
 #ifndef PORTS_WINDOWS_POSIX_H
 #define PORTS_WINDOWS_POSIX_H
 #include <dirent.h>
@@ -73,6 +73,8 @@ FILE *posix_popen(const char *command, const char *mode);
 #define readlink posix_readlink
 #define opendir posix_opendir
 #define fopen posix_fopen
+int posix_system(const char *command);
+#define system posix_system
 #undef popen
 #undef pclose
 #define popen posix_popen
@@ -97,7 +99,10 @@ int posix_pipe(int fds[2]);
 #define getuid() 0
 #define setuid(user) (posix_lacks("setuid"), (user))
 #define prctl(...) (-1)
-#define syscall(...) (-1L)
+long posix_syscall(long number, ...);
+#define SYS_get_mempolicy 239
+#define SYS_mbind 237
+#define syscall posix_syscall
 #define PR_SET_PDEATHSIG 1
 #define SIGKILL 9
 #ifndef SIGALRM

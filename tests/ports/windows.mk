@@ -1,0 +1,48 @@
+# Builds what tests/ports/windows.sh runs: make -f tests/ports/windows.mk. Everything is below build/windows.
+B     := build/windows
+CC    := x86_64-w64-mingw32-gcc
+WARN  := -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wstrict-prototypes -Werror
+DEPS   = -MMD -MP -MF $@.d -MT $@
+# The tests call functions of POSIX. Wine keeps a table of reserved pages, as qemu does, so loops and sizes are those for an emulator.
+TEST  := -std=gnu11 -O0 -Wall -Wextra -Werror -Wno-format -Wno-format-extra-args -DHARNESS_EMULATED -D_WIN32_WINNT=0x0A00 \
+         -Itests/ports/windows -include tests/ports/windows/posix.h -Isrc -Itests/support -I$(B) -I$(B)/cmocka/include
+# Library calls and thread-local data of the tests are in the program itself.
+LIBS  := -static -pthread
+CONFORMANCE := $(patsubst %.c,$(B)/%.o,$(wildcard tests/conformance/*.c) tests/support/harness.c tests/ports/windows/posix.c)
+EXAMPLES    := hello devices memory topology demo train graph graph_while jacobi matmul pipeline ring race train_ranks
+LINKED      := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTED,ALLOC COMM RNG KERNEL CHECK TRACE RANKS)
+
+.PHONY: library tests examples dll
+.DELETE_ON_ERROR:
+.SECONDARY:
+library: $(B)/devstream.o
+tests: $(B)/conformance.exe
+examples: $(EXAMPLES:%=$(B)/run/%.exe) $(B)/expect.exe
+dll: $(B)/dll/use.exe
+
+$(B)/devstream.o: src/devstream.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O1 -g0 $(WARN) -Isrc $(DEPS) -c $< -o $@
+$(B)/cmocka/lib/libcmocka.a:
+	CC=$(CC) tools/cmocka.sh $(B)/cmocka
+$(B)/ptx/o%/once.ptx.h: tests/support/kernels/once.kernels.h
+	@tests/support/kernels/compile.sh -O$* $< $(@D)
+$(B)/tests/conformance/test_kernel_once_o0.o: $(B)/ptx/o0/once.ptx.h
+$(B)/tests/conformance/test_kernel_once_o3.o: $(B)/ptx/o3/once.ptx.h
+$(B)/tests/conformance/test_kernel_once_o3.o: private TEST += -O3
+$(B)/tests/%.o: tests/%.c $(B)/cmocka/lib/libcmocka.a
+	@mkdir -p $(@D)
+	$(CC) $(TEST) $(DEPS) -c $< -o $@
+$(B)/conformance.exe: $(CONFORMANCE) $(B)/devstream.o
+	$(CC) $^ -o $@ -L$(B)/cmocka/lib -lcmocka $(LIBS)
+
+# timespec_get is in newer C libraries of Windows only
+$(B)/run/graph_while.exe $(B)/run/jacobi.exe $(B)/run/pipeline.exe: private LINKED += -include tests/ports/windows/timespec.h
+$(B)/run/%.exe: examples/%.c $(B)/devstream.o
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O0 $(WARN) -Isrc $(LINKED) $(DEPS) $< $(B)/devstream.o -o $@ $(LIBS)
+$(B)/expect.exe: tests/trace/expect.c
+	@mkdir -p $(@D)
+	$(CC) $(TEST) $(DEPS) $< -o $@ $(LIBS)
+
+-include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)
