@@ -7073,7 +7073,9 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
 
 #include <stdatomic.h>
 
-#if defined(__x86_64__)
+/* gcc for Windows aligns the stack to 16 bytes and yet stores larger vectors there with
+   instructions that need more (gcc bug 54412), so they are left out. */
+#if defined(__x86_64__) && !(defined(_WIN32) && !defined(__clang__))
 #define DS__VECTOR_32 __attribute__((target("avx2,f16c")))
 /* clang 18 to 21 has vectors of 64 bytes in a feature of its own, and zig turns that off. */
 #if defined(__clang__) && !defined(__apple_build_version__) && __clang_major__ >= 18 && \
@@ -7091,7 +7093,7 @@ DS__SEAM static size_t ds__stream_spread(char *const *dst, size_t count, size_t 
 #define DS__VECTOR_16
 #define DS__VECTOR_HAS_16 1
 
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_32
 /* Asks the processor for its largest vector that the system saves at a switch of threads. The
    builtins for this need symbols that some compilers do not link. */
 static int ds__os_vector_read(void) {
@@ -7119,7 +7121,7 @@ static int ds__os_vector_read(void) {
 
 /* Returns the size of the processor's largest vector: 16, 32 or 64. */
 DS__SEAM static int ds__os_vector(void) {
-#if defined(__x86_64__)
+#if DS__VECTOR_HAS_32
     static _Atomic int known;
     int vector = atomic_load_explicit(&known, memory_order_relaxed);
     if (vector == 0) {

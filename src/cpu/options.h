@@ -18,6 +18,7 @@
 #include "../base/error.h"
 #include "../base/state.h"
 #include "affinity.h"
+#include "types.h"
 
 /* Returns the value if it is positive, else the number in the environment, else the default
    (fallback); at most `most`. */

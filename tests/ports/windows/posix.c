@@ -19,6 +19,20 @@ void posix_lacks(const char *what) {
     skip();
 }
 
+int posix_nanosleep(const struct timespec *time, struct timespec *rest) {
+    static __thread HANDLE timer;
+    LARGE_INTEGER due;
+    (void)rest;
+    due.QuadPart = -(time->tv_sec * 10000000ll + time->tv_nsec / 100);
+    if (!timer)
+        timer = CreateWaitableTimerExW(NULL, NULL, 2 /* high resolution */, TIMER_ALL_ACCESS);
+    if (timer && SetWaitableTimer(timer, &due, 0, NULL, NULL, FALSE))
+        WaitForSingleObject(timer, INFINITE);
+    else
+        Sleep((DWORD)(time->tv_sec * 1000 + time->tv_nsec / 1000000 + 1));
+    return 0;
+}
+
 /* ---- environment ---- */
 
 int posix_setenv(const char *name, const char *value, int replace) {

@@ -24,6 +24,11 @@
    ends. */
 void posix_lacks(const char *what);
 
+/* time; the C library's sleeps of less than a millisecond end at once */
+int posix_nanosleep(const struct timespec *time, struct timespec *rest);
+#define nanosleep posix_nanosleep
+#define usleep(us) posix_nanosleep(&(struct timespec){ 0, (us)*1000L }, NULL)
+
 /* environment */
 int posix_setenv(const char *name, const char *value, int replace);
 int posix_unsetenv(const char *name);
