@@ -159,6 +159,9 @@
 #endif
 #endif
 #ifdef DEVSTREAM_STATIC
+#if defined(_MSC_VER) && !defined(__clang__)
+#error "DEVSTREAM_STATIC needs gcc or clang; compile devstream.c with one of them and link it"
+#endif
 #define DSDEF __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
@@ -179,8 +182,16 @@
 /** Makes an inline function a symbol of the library. */
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
+#if defined(_MSC_VER) && !defined(__clang__)
+/** 1: the compiler has only the extensions of Microsoft's. The declarations can be used with it, and
+    the implementation needs gcc or clang. */
+#define DS__MICROSOFT 1
+#define DS_MUST_USE
+#else
+#define DS__MICROSOFT 0
 /** Results must be checked; DS_IGNORE marks a result as ignored on purpose. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
+#endif
 /** Calls a function and discards its result. */
 #define DS_IGNORE(call)                 \
     do {                                \
@@ -313,6 +324,17 @@ DSDEF void ds_check_report(ds_result result, const char *text, const char *file,
 /** Evaluates a ds_result expression once and has its value. A negative result is first passed to
     DS_CHECK_HANDLER, by default to the handler of ds_check_set_handler. For use inside of
     functions. */
+#if DS__MICROSOFT
+#define DS_CHECK(...) ds_check_result_((__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)
+
+/* Without expressions that contain statements, a check always uses the handler of the process. */
+static inline ds_result ds_check_result_(ds_result result, const char *text, const char *file,
+                                         int line) {
+    if (result < 0)
+        ds_check_report(result, text, file, line);
+    return result;
+}
+#else
 #define DS_CHECK(...)                                                      \
     __extension__({                                                        \
         ds_result ds_check_ = (__VA_ARGS__);                               \
@@ -321,6 +343,7 @@ DSDEF void ds_check_report(ds_result result, const char *text, const char *file,
         }                                                                  \
         ds_check_;                                                         \
     })
+#endif
 
 /* ---- initialisation -------------------------------------------------------------------------- */
 
@@ -2486,7 +2509,7 @@ struct ds_range_guard_ {
 #define DS_DEVICE_OF_SCOPE(ptr) \
     DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
 #define DS_RANGE_SCOPE_(var, enter) DS_SCOPE_(var, ds_range_guard_, (enter))
-#else
+#elif !DS__MICROSOFT /* in C, cl has no function that runs when a variable ends */
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
 /** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device. For host memory, the
@@ -2507,6 +2530,7 @@ struct ds_range_guard_ {
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
+#if defined(__cplusplus) || !DS__MICROSOFT
 /** DS_STREAM_SCOPE(stream) { ... }: calls ds_stream_push before the block and ds_stream_pop at its
     end, by any exit (also break, return and goto). If the push fails, the block does not run, and
     ds_error_get_last() has the error. */
@@ -2518,6 +2542,7 @@ struct ds_range_guard_ {
 /** DS_RANGE_SCOPE with the attributes of ds_range_push_with. */
 #define DS_RANGE_SCOPE_WITH(desc) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
+#endif
 
 #ifndef DEVSTREAM_NO_SITES
 

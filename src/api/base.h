@@ -51,6 +51,9 @@
 #endif
 #endif
 #ifdef DEVSTREAM_STATIC
+#if defined(_MSC_VER) && !defined(__clang__)
+#error "DEVSTREAM_STATIC needs gcc or clang; compile devstream.c with one of them and link it"
+#endif
 #define DSDEF __attribute__((unused)) static
 #else
 #define DSDEF DEVSTREAM_API
@@ -71,8 +74,16 @@
 /** Makes an inline function a symbol of the library. */
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
+#if defined(_MSC_VER) && !defined(__clang__)
+/** 1: the compiler has only the extensions of Microsoft's. The declarations can be used with it, and
+    the implementation needs gcc or clang. */
+#define DS__MICROSOFT 1
+#define DS_MUST_USE
+#else
+#define DS__MICROSOFT 0
 /** Results must be checked; DS_IGNORE marks a result as ignored on purpose. */
 #define DS_MUST_USE __attribute__((warn_unused_result))
+#endif
 /** Calls a function and discards its result. */
 #define DS_IGNORE(call)                 \
     do {                                \

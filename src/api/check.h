@@ -42,6 +42,17 @@ DSDEF void ds_check_report(ds_result result, const char *text, const char *file,
 /** Evaluates a ds_result expression once and has its value. A negative result is first passed to
     DS_CHECK_HANDLER, by default to the handler of ds_check_set_handler. For use inside of
     functions. */
+#if DS__MICROSOFT
+#define DS_CHECK(...) ds_check_result_((__VA_ARGS__), #__VA_ARGS__, __FILE__, __LINE__)
+
+/* Without expressions that contain statements, a check always uses the handler of the process. */
+static inline ds_result ds_check_result_(ds_result result, const char *text, const char *file,
+                                         int line) {
+    if (result < 0)
+        ds_check_report(result, text, file, line);
+    return result;
+}
+#else
 #define DS_CHECK(...)                                                      \
     __extension__({                                                        \
         ds_result ds_check_ = (__VA_ARGS__);                               \
@@ -50,5 +61,6 @@ DSDEF void ds_check_report(ds_result result, const char *text, const char *file,
         }                                                                  \
         ds_check_;                                                         \
     })
+#endif
 
 #endif

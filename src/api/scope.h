@@ -81,7 +81,7 @@ struct ds_range_guard_ {
 #define DS_DEVICE_OF_SCOPE(ptr) \
     DS_SCOPE_(DS_JOIN_(ds_of_scope_, __LINE__), ds_device_of_guard_, (ptr))
 #define DS_RANGE_SCOPE_(var, enter) DS_SCOPE_(var, ds_range_guard_, (enter))
-#else
+#elif !DS__MICROSOFT /* in C, cl has no function that runs when a variable ends */
 #define DS_SCOPE_(var, enter, leave) \
     for (ds_scope var __attribute__((cleanup(leave))) = enter; var.once; var.once = 0)
 /** DS_DEVICE_OF_SCOPE(ptr) { ... }: DS_DEVICE_SCOPE of the pointer's device. For host memory, the
@@ -102,6 +102,7 @@ struct ds_range_guard_ {
 #define DS_DEVICE_SCOPE(device) \
     DS_SCOPE_(DS_JOIN_(ds_scope_, __LINE__), ds_device_scope_enter(device), ds_device_scope_leave)
 #endif
+#if defined(__cplusplus) || !DS__MICROSOFT
 /** DS_STREAM_SCOPE(stream) { ... }: calls ds_stream_push before the block and ds_stream_pop at its
     end, by any exit (also break, return and goto). If the push fails, the block does not run, and
     ds_error_get_last() has the error. */
@@ -113,5 +114,6 @@ struct ds_range_guard_ {
 /** DS_RANGE_SCOPE with the attributes of ds_range_push_with. */
 #define DS_RANGE_SCOPE_WITH(desc) \
     DS_RANGE_SCOPE_(DS_JOIN_(ds_range_scope_, __LINE__), ds_range_scope_enter_with(desc))
+#endif
 
 #endif

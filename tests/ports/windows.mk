@@ -18,7 +18,7 @@ LINKED      := -DDEVSTREAM_H_IMPLEMENTED $(patsubst %,-DDEVSTREAM_%_H_IMPLEMENTE
 library: $(B)/devstream.o
 tests: $(B)/conformance.exe
 examples: $(EXAMPLES:%=$(B)/run/%.exe) $(B)/expect.exe
-dll: $(B)/dll/use.exe
+dll: $(B)/dll/use.exe $(if $(shell command -v clang),$(B)/dll/use_cpp.exe)
 
 $(B)/devstream.o: src/devstream.c
 	@mkdir -p $(@D)
@@ -44,5 +44,15 @@ $(B)/run/%.exe: examples/%.c $(B)/devstream.o
 $(B)/expect.exe: tests/trace/expect.c
 	@mkdir -p $(@D)
 	$(CC) $(TEST) $(DEPS) $< -o $@ $(LIBS)
+
+# The library as a DLL, and programs in C and C++ that link it.
+$(B)/dll/devstream.dll: devstream.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O1 -g0 $(WARN) -DDEVSTREAM_SHARED -I. $(DEPS) -shared $< -o $@ -static
+$(B)/dll/use.exe: tests/ports/windows/use.c $(B)/dll/devstream.dll
+	$(CC) -std=c11 -O0 $(WARN) -I. $< $(B)/dll/devstream.dll -o $@ -static
+$(B)/dll/use_cpp.exe: tests/ports/windows/use.c $(B)/dll/devstream.dll
+	clang --target=x86_64-w64-mingw32 -x c++ -std=c++11 -fno-exceptions -Wall -Wextra -Werror -I. -c $< -o $@.o
+	$(CC) $@.o $(B)/dll/devstream.dll -o $@ -static
 
 -include $(wildcard $(B)/*.d $(B)/*/*.d $(B)/*/*/*.d)

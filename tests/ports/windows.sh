@@ -5,6 +5,8 @@
 #     conformance   the suite on the CPU driver, a process per group; GROUPS_TO_RUN="a b" names groups, SHARE=N runs an N-th
 #                   of them by turn (tests/turn.sh; with SHARE=8 at most 60 s)
 #     ipc           events and memory between two processes: the group "sharing" alone (20 s)
+#     dll           devstream.dll, its exports, and programs in C and C++ that link it (40 s)
+#     cl            the declarations by the rules of Microsoft's compiler, with clang (5 s)
 #     examples      what tests/examples.sh runs, with the lines that must be the same as on Linux (40 s)
 # It installs what it needs with tools/install-deps.sh unless NO_INSTALL is set. Each part counts; the last line is
 # "windows: N passed, M failed". Skipped tests are counted by their reason.
@@ -100,8 +102,45 @@ part_examples() {
     [ "${failures:-1}" = 0 ] || grep -v '^ok' $b/examples.txt | head -n 30
 }
 
+# Exports must be functions, since thread-local data cannot be exported: their addresses are in .text.
+part_dll() {
+    compile dll || { result "build of the DLL" "see above"; return; }
+    reason=
+    x86_64-w64-mingw32-objdump -p $b/dll/devstream.dll >$b/dll/exports.txt
+    count=$(grep -cE '^\s*\[ *[0-9]+\].* ds_[a-z0-9_]+$' $b/dll/exports.txt)
+    [ "$count" -gt 300 ] || reason="$count functions are exported"
+    others=$(sed -n '/Ordinal\/Name Pointer/,$p' $b/dll/exports.txt | grep -E '^\s*\[ *[0-9]+\]' | awk '{print $NF}' | grep -v '^ds_' | tr '\n' ' ')
+    [ -z "$others" ] || reason="$others"
+    data=$(x86_64-w64-mingw32-nm -g $b/dll/devstream.dll | awk '$2 ~ /[DBR]/ && $3 ~ /^ds_/ { print $3 }' | tr '\n' ' ')
+    [ -z "$data" ] || reason="data is exported: $data"
+    result "DLL, $count exported functions" "$reason"
+    for program in $b/dll/use*.exe; do
+        reason=
+        [ "$(cd $b/dll && run "$(basename "$program")" 2>&1 | tr -d '\r')" = right ] || reason="it fails"
+        result "DLL, $(basename "$program")" "$reason"
+    done
+    command -v clang >/dev/null || echo "skip  DLL, C++: clang is not installed"
+}
+
+# clang with cl's rules and without attributes, which cl does not have. The headers are clang's own; cl itself never ran.
+part_cl() {
+    cl=$(command -v clang-19 || command -v clang) || { echo "skip  cl: clang is not installed"; return; }
+    for language in "c -std=c11" "c++ -std=c++14"; do
+        for header in devstream.h devstream_alloc.h devstream_comm.h devstream_rng.h devstream_check.h devstream_trace.h devstream_ranks.h; do
+            reason=
+            # shellcheck disable=SC2086
+            printf '#include "%s"\nds_result use(ds_stream s);\nds_result use(ds_stream s) { DS_CHECK(ds_stream_query(s)); return 0; }\n' $header |
+                sed 's/return 0/return DS_OK/' |
+                $cl --target=x86_64-pc-windows-msvc -fms-compatibility -fms-compatibility-version=19.30 -fsyntax-only -U__clang__ \
+                    '-D__attribute__(x)=ds_no_attributes_' -D__extension__=ds_no_extension_ -Wgnu -Wlanguage-extension-token \
+                    -Werror -x $language -I. - >$b/cl.txt 2>&1 || { reason="see above"; head -n 5 $b/cl.txt; }
+            result "cl, $header as $language" "$reason"
+        done
+    done
+}
+
 ready
-for part in "${@:-library build conformance examples}"; do
+for part in "${@:-library build conformance dll cl examples}"; do
     for one in $part; do
         began=$(date +%s)
         "part_$one" || exit 2
