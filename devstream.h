@@ -4740,9 +4740,10 @@ DS__SEAM static const char *ds__os_environment(const char *name) {
 #include <time.h>
 #include <unistd.h>
 
-/* Declarations and values that strict -std=c11 or a program's _POSIX_C_SOURCE hides. clockid_t is an
-   int in glibc and musl, and the header of macOS always declares clock_gettime. The monotonic clock
-   of macOS is CLOCK_UPTIME_RAW, which as on Linux does not count the time of a sleeping machine. */
+/* Declarations and values that strict -std=c11 or a program's _POSIX_C_SOURCE hides. clockid_t is
+   an int in glibc and musl, and the header of macOS always declares clock_gettime. The monotonic
+   clock of macOS is CLOCK_UPTIME_RAW, which as on Linux does not count the time of a sleeping
+   machine. */
 extern int madvise(void *at, size_t size, int advice);
 
 #if defined(__APPLE__)
@@ -6147,15 +6148,15 @@ typedef struct ds__sleep {
     uint32_t value;
 } ds__sleep;
 
-/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller sleeps.
-   shared: other processes change the word. */
+/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller
+   sleeps. shared: other processes change the word. */
 DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
     (void)shared;
     return (ds__sleep){ word, value };
 }
 
-/* Sleeps while all words have these values. There is no wait for several words; it sleeps for half a
-   millisecond at most. */
+/* Sleeps while all words have these values. There is no wait for several words; it sleeps for half
+   a millisecond at most. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     for (unsigned i = 0; i < count; i++)
         if (atomic_load(list[i].word) != list[i].value)

@@ -1240,13 +1240,14 @@ static ds_result ds__tensor_read(const ds_tensor *t, ds__name name, ds__dims *ou
     return DS_OK;
 }
 
-/* Returns the distance of a stride. Strides of an empty tensor may have any value, also INT64_MIN. */
+/* Returns the distance of a stride. Strides of an empty tensor may have any value, also
+   INT64_MIN. */
 static uint64_t ds__stride_distance(int64_t stride) {
     return stride < 0 ? 0 - (uint64_t)stride : (uint64_t)stride;
 }
 
-/* Sorts the dimensions of more than one element by their strides, the widest first. Returns how many
-   they are. */
+/* Sorts the dimensions of more than one element by their strides, the widest first. Returns how
+   many they are. */
 static int ds__by_stride(const ds__dims *d, int *order) {
     int n = 0;
     for (int i = 0; i < d->ndim; i++) {

@@ -222,15 +222,15 @@ typedef struct ds__sleep {
     uint32_t value;
 } ds__sleep;
 
-/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller sleeps.
-   shared: other processes change the word. */
+/* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller
+   sleeps. shared: other processes change the word. */
 DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
     (void)shared;
     return (ds__sleep){ word, value };
 }
 
-/* Sleeps while all words have these values. There is no wait for several words; it sleeps for half a
-   millisecond at most. */
+/* Sleeps while all words have these values. There is no wait for several words; it sleeps for half
+   a millisecond at most. */
 DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_t timeout_ns) {
     for (unsigned i = 0; i < count; i++)
         if (atomic_load(list[i].word) != list[i].value)

@@ -18,9 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Declarations and values that strict -std=c11 or a program's _POSIX_C_SOURCE hides. clockid_t is an
-   int in glibc and musl, and the header of macOS always declares clock_gettime. The monotonic clock
-   of macOS is CLOCK_UPTIME_RAW, which as on Linux does not count the time of a sleeping machine. */
+/* Declarations and values that strict -std=c11 or a program's _POSIX_C_SOURCE hides. clockid_t is
+   an int in glibc and musl, and the header of macOS always declares clock_gettime. The monotonic
+   clock of macOS is CLOCK_UPTIME_RAW, which as on Linux does not count the time of a sleeping
+   machine. */
 extern int madvise(void *at, size_t size, int advice);
 
 #if defined(__APPLE__)

@@ -30,8 +30,8 @@ static void check(const char *call, const void *at, size_t size, int whole) {
     char line[160];
     if ((uintptr_t)at % PAGE == 0 && (!whole || size % PAGE == 0))
         return;
-    int n = snprintf(line, sizeof line, "large pages: %s(%p, %zu) is no multiple of %d bytes\n", call,
-                     at, size, PAGE);
+    int n = snprintf(line, sizeof line, "large pages: %s(%p, %zu) is no multiple of %d bytes\n",
+                     call, at, size, PAGE);
     (void)!write(2, line, (size_t)n);
     abort();
 }
@@ -47,7 +47,8 @@ void *mmap(void *at, size_t size, int access, int flags, int fd, off_t offset) {
 
     /* the file is mapped in the middle of a larger piece of address space */
     size_t whole = (size + PAGE - 1) / PAGE * PAGE;
-    char *space = map(NULL, whole + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *space =
+        map(NULL, whole + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (space == MAP_FAILED)
         return MAP_FAILED;
     size_t before = (PAGE - (uintptr_t)space % PAGE) % PAGE;
