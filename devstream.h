@@ -104,10 +104,11 @@
        DS_ERR_FORKED         the process is a fork of a process that used devstream
        errors of capture     see ds_capture_mode
 
-   Known gaps: Linux on x86-64 and aarch64; macOS is compiled and never run. Collectives stay within one process. CPU devices
-   share one address space, so a wrong pointer between "devices" is not detected. The CUDA driver
-   is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu lists the runs
-   on real GPUs.
+   Known gaps: on macOS the library is compiled and linked, but was never run; on Windows the CPU
+   driver runs under Wine, and was never run on Windows itself. Collectives stay within one process.
+   CPU devices share one address space, so a wrong pointer between "devices" is not detected. The
+   CUDA driver is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu
+   lists the runs on real GPUs.
 
    Licence: MIT or public domain, at your choice; see the end of this file. */
 #ifndef DEVSTREAM_H_INCLUDED
@@ -183,8 +184,8 @@
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
 #if defined(_MSC_VER) && !defined(__clang__)
-/** 1: the compiler has only the extensions of Microsoft's. The declarations can be used with it, and
-    the implementation needs gcc or clang. */
+/** 1: the compiler has only the extensions of Microsoft's. The declarations can be used with it,
+    and the implementation needs gcc or clang. */
 #define DS__MICROSOFT 1
 #define DS_MUST_USE
 #else

@@ -1,5 +1,5 @@
-/* A library to preload on Linux: system calls about memory that behave as on a machine with pages of
-   16 KiB, such as macOS on arm64. Mappings begin at multiples of 16 KiB. An address or a size of
+/* A library to preload on Linux: system calls about memory that behave as on a machine with pages
+   of 16 KiB, such as macOS on arm64. Mappings begin at multiples of 16 KiB. An address or a size of
    anonymous memory that is not such a multiple ends the program, after a line that names the call.
    Only calls of the program are seen, not those within the C library.
 
