@@ -1,0 +1,1 @@
+/* linux.h has what tests use of this header. */
