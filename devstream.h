@@ -104,11 +104,11 @@
        DS_ERR_FORKED         the process is a fork of a process that used devstream
        errors of capture     see ds_capture_mode
 
-   Known gaps: on macOS the library is compiled and linked, but was never run; on Windows the CPU
-   driver runs under Wine, and was never run on Windows itself. Collectives stay within one process.
-   CPU devices share one address space, so a wrong pointer between "devices" is not detected. The
-   CUDA driver is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu
-   lists the runs on real GPUs.
+   Known gaps: on macOS the library is compiled and linked, but was never run. On Windows the CPU
+   driver runs under Wine, and was never run on Windows itself; the CUDA driver never ran there.
+   Collectives stay within one process. CPU devices share one address space, so a wrong pointer
+   between "devices" is not detected. The CUDA driver is tested against a simulated cudart that
+   keeps CUDA's documented rules; docs/gpu lists the runs on real GPUs.
 
    Licence: MIT or public domain, at your choice; see the end of this file. */
 #ifndef DEVSTREAM_H_INCLUDED
@@ -184,8 +184,8 @@
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
 #if defined(_MSC_VER) && !defined(__clang__)
-/** 1: the compiler has only the extensions of Microsoft's. The declarations can be used with it,
-    and the implementation needs gcc or clang. */
+/** 1: Microsoft's compiler, which can use the declarations. The implementation needs gcc or
+    clang. */
 #define DS__MICROSOFT 1
 #define DS_MUST_USE
 #else
@@ -6373,6 +6373,20 @@ static inline double ds__double_sqrt(double x) {
 #define DS__CUDART_LOADED 1
 #else
 #define DS__CUDART_LOADED 0
+#endif
+
+/* The names of cudart and its places in a folder: the folder itself, a toolkit, and site-packages
+   with wheels; and the name of NVML. Those of Windows are from NVIDIA's packages and were never
+   tried. */
+#if defined(_WIN32)
+#define DS__CUDART_NAMES "cudart64_13.dll", "cudart64_12.dll", "cudart64_110.dll"
+#define DS__CUDART_PLACES \
+    "", "bin/", "bin/x64/", "nvidia/cu13/bin/x86_64/", "nvidia/cuda_runtime/bin/"
+#define DS__NVML_NAME "nvml.dll"
+#else
+#define DS__CUDART_NAMES "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"
+#define DS__CUDART_PLACES "", "lib64/", "lib/", "nvidia/cu13/lib/", "nvidia/cuda_runtime/lib/"
+#define DS__NVML_NAME "libnvidia-ml.so.1"
 #endif
 
 #ifdef DEVSTREAM_MPI
@@ -23472,18 +23486,14 @@ static void ds__cudart_drop(void) {
 
 enum { DS__CUDART_SONAMES = 3, DS__CUDART_PATH = 1024 };
 
-static const char *const ds__cudart_sonames[DS__CUDART_SONAMES] = { "libcudart.so.13",
-                                                                    "libcudart.so.12",
-                                                                    "libcudart.so.11.0" };
+static const char *const ds__cudart_sonames[DS__CUDART_SONAMES] = { DS__CUDART_NAMES };
 
 static struct {
     void *library; /* the one in use; NULL: none */
     const char *name;
 } ds__cudart_library = { NULL, "" };
 
-/* Places of cudart in a folder: the folder itself, a toolkit, and site-packages with wheels. */
-static const char *const ds__cudart_places[] = { "", "lib64/", "lib/", "nvidia/cu13/lib/",
-                                                 "nvidia/cuda_runtime/lib/" };
+static const char *const ds__cudart_places[] = { DS__CUDART_PLACES };
 
 /* Patterns of the usual site-packages, below a variable of the environment if one is named. */
 static const struct {
@@ -24382,7 +24392,7 @@ static const char *ds__nvml_load(ds__nvml *n, const char *path) {
 
 static const char *ds__nvml_path(void) {
     const char *path = getenv("DEVSTREAM_NVML");
-    return path && *path ? path : "libnvidia-ml.so.1";
+    return path && *path ? path : DS__NVML_NAME;
 }
 
 /* Returns NVML, which the first call loads, or NULL and the reason. */

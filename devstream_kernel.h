@@ -33,6 +33,10 @@
 #ifndef DEVSTREAM_KERNEL_H_INCLUDED
 #define DEVSTREAM_KERNEL_H_INCLUDED
 
+#if DS__MICROSOFT
+#error "devstream_kernel.h needs gcc or clang"
+#endif
+
 #if defined(DEVSTREAM_KERNEL_DEVICE) && defined(__clang__)
 /* device code, clang without CUDA's headers */
 typedef __INT8_TYPE__ int8_t;

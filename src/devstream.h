@@ -103,11 +103,11 @@
        DS_ERR_FORKED         the process is a fork of a process that used devstream
        errors of capture     see ds_capture_mode
 
-   Known gaps: on macOS the library is compiled and linked, but was never run; on Windows the CPU
-   driver runs under Wine, and was never run on Windows itself. Collectives stay within one process.
-   CPU devices share one address space, so a wrong pointer between "devices" is not detected. The
-   CUDA driver is tested against a simulated cudart that keeps CUDA's documented rules; docs/gpu
-   lists the runs on real GPUs.
+   Known gaps: on macOS the library is compiled and linked, but was never run. On Windows the CPU
+   driver runs under Wine, and was never run on Windows itself; the CUDA driver never ran there.
+   Collectives stay within one process. CPU devices share one address space, so a wrong pointer
+   between "devices" is not detected. The CUDA driver is tested against a simulated cudart that
+   keeps CUDA's documented rules; docs/gpu lists the runs on real GPUs.
 
    Licence: MIT or public domain, at your choice; see the end of this file. */
 #ifndef DEVSTREAM_H_INCLUDED

@@ -32,6 +32,10 @@
 #ifndef DEVSTREAM_KERNEL_H_INCLUDED
 #define DEVSTREAM_KERNEL_H_INCLUDED
 
+#if DS__MICROSOFT
+#error "devstream_kernel.h needs gcc or clang"
+#endif
+
 #include "api/kernel_target.h"
 #include "api/kernel_math.h"
 #include "api/kernel_math_exp.h"

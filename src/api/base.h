@@ -75,8 +75,8 @@
 #define DS__SYMBOL(declaration) extern declaration;
 #endif
 #if defined(_MSC_VER) && !defined(__clang__)
-/** 1: the compiler has only the extensions of Microsoft's. The declarations can be used with it,
-    and the implementation needs gcc or clang. */
+/** 1: Microsoft's compiler, which can use the declarations. The implementation needs gcc or
+    clang. */
 #define DS__MICROSOFT 1
 #define DS_MUST_USE
 #else

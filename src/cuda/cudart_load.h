@@ -51,18 +51,14 @@ static void ds__cudart_drop(void) {
 
 enum { DS__CUDART_SONAMES = 3, DS__CUDART_PATH = 1024 };
 
-static const char *const ds__cudart_sonames[DS__CUDART_SONAMES] = { "libcudart.so.13",
-                                                                    "libcudart.so.12",
-                                                                    "libcudart.so.11.0" };
+static const char *const ds__cudart_sonames[DS__CUDART_SONAMES] = { DS__CUDART_NAMES };
 
 static struct {
     void *library; /* the one in use; NULL: none */
     const char *name;
 } ds__cudart_library = { NULL, "" };
 
-/* Places of cudart in a folder: the folder itself, a toolkit, and site-packages with wheels. */
-static const char *const ds__cudart_places[] = { "", "lib64/", "lib/", "nvidia/cu13/lib/",
-                                                 "nvidia/cuda_runtime/lib/" };
+static const char *const ds__cudart_places[] = { DS__CUDART_PLACES };
 
 /* Patterns of the usual site-packages, below a variable of the environment if one is named. */
 static const struct {

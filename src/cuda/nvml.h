@@ -81,7 +81,7 @@ static const char *ds__nvml_load(ds__nvml *n, const char *path) {
 
 static const char *ds__nvml_path(void) {
     const char *path = getenv("DEVSTREAM_NVML");
-    return path && *path ? path : "libnvidia-ml.so.1";
+    return path && *path ? path : DS__NVML_NAME;
 }
 
 /* Returns NVML, which the first call loads, or NULL and the reason. */
