@@ -15,7 +15,7 @@
     X(memory_lines) X(pinned) X(resources) X(memory_snapshot) X(pools) X(checkpoints) X(alloc) \
     X(alloc_policy) X(alloc_shortage) X(alloc_stats) X(alloc_random) X(alloc_capture) \
     X(alloc_backends) X(tensors) X(comm) X(comm_torch) X(comm_random) X(comm_faults) X(comm_once) \
-    X(comm_plans) X(rng) X(documents)
+    X(comm_plans) X(rng) X(documents) X(fault_entries)
 /* clang-format on */
 #define DECLARE(name)                              \
     extern const struct CMUnitTest tests_##name[]; \
