@@ -122,7 +122,7 @@ suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
 .PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
-        lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force check-compilers check-macos
+        lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force check-compilers check-macos check-windows
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -277,6 +277,9 @@ check-install: headers ## install into a folder of its own and build programs ag
 
 newcomer: headers ## the first steps that README describes, in empty folders
 	@tests/newcomer.sh
+
+check-windows: headers ## Windows: build with mingw-w64 and run under Wine; PARTS="library build ...", see tests/ports/windows.sh
+	@tests/ports/windows.sh $(PARTS)
 
 compile-matrix: headers ## every way to include the headers, and the single file
 	@export JOBS=$(JOBS); tests/compile/run.sh; two=$$?; tests/compile/run.sh single && [ $$two -eq 0 ]

@@ -43,7 +43,7 @@ $(B)/run/%.exe: examples/%.c $(B)/devstream.o
 	$(CC) -std=c11 -O0 $(WARN) -Isrc $(LINKED) $(DEPS) $< $(B)/devstream.o -o $@ $(LIBS)
 $(B)/expect.exe: tests/trace/expect.c
 	@mkdir -p $(@D)
-	$(CC) $(TEST) $(DEPS) $< -o $@ $(LIBS)
+	$(CC) -std=gnu11 -O1 -Wall -Wextra -Werror -Isrc -Itests/support $(DEPS) $< -o $@ $(LIBS)
 
 # The library as a DLL, and programs in C and C++ that link it.
 $(B)/dll/devstream.dll: devstream.c

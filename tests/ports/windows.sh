@@ -7,6 +7,7 @@
 #     ipc           events and memory between two processes: the group "sharing" alone (20 s)
 #     dll           devstream.dll, its exports, and programs in C and C++ that link it (40 s)
 #     cl            the declarations by the rules of Microsoft's compiler, with clang (5 s)
+#     cuda          the CUDA driver compiles, and hello starts with it on a machine without a GPU (40 s)
 #     examples      what tests/examples.sh runs, with the lines that must be the same as on Linux (40 s)
 # It installs what it needs with tools/install-deps.sh unless NO_INSTALL is set. Each part counts; the last line is
 # "windows: N passed, M failed". Skipped tests are counted by their reason.
@@ -42,7 +43,7 @@ part_library() {
         # shellcheck disable=SC2086
         [ -n "$reason" ] || $cc -std=c11 -O0 $warn -I. examples/hello.c -o $b/hello.exe $libs -static ||
             reason="hello does not link"
-        [ -n "$reason" ] || [ "$(run $b/hello.exe)" = "hello from the stream, world" ] || reason="hello says something else"
+        [ -n "$reason" ] || [ "$(run $b/hello.exe | tr -d '\r')" = "hello from the stream, world" ] || reason="hello says something else"
         result "library, $name" "$reason"
     done
 }
@@ -99,6 +100,16 @@ part_examples() {
     failures=$(echo "$counts" | sed -n 's/.* passed, \([0-9]*\) failed/\1/p')
     passed=$((passed + $(echo "$counts" | sed -n 's/examples: \([0-9]*\) passed.*/\1/p')))
     failed=$((failed + ${failures:-1}))
+    # what these programs print on Linux
+    head -n 165 examples/data/digits.csv >$b/digits.csv
+    export DEVSTREAM_CPU_DEVICES=3
+    reason=
+    run $b/run/demo.exe --total 300000 --piece 70001 2>&1 | grep -q '^checksum *7f03a504 ' || reason="another checksum"
+    result "demo, the checksum of Linux" "$reason"
+    reason=
+    run $b/run/train.exe --epochs 1 $b/digits.csv 2>&1 | grep -q '^weights *dbedd36f *dbedd36f' || reason="other weights"
+    result "train, the weights of Linux" "$reason"
+    unset DEVSTREAM_CPU_DEVICES
     [ "${failures:-1}" = 0 ] || grep -v '^ok' $b/examples.txt | head -n 30
 }
 
@@ -122,6 +133,23 @@ part_dll() {
     command -v clang >/dev/null || echo "skip  DLL, C++: clang is not installed"
 }
 
+# Without a GPU and cudart: a program with the CUDA driver starts and uses the CPU driver. With the toolkit, its headers are used too.
+part_cuda() {
+    reason=
+    # shellcheck disable=SC2086
+    x86_64-w64-mingw32-gcc -std=c11 -O0 $warn -DDEVSTREAM_CUDA_DLOPEN -I. examples/hello.c -o $b/hello-cuda.exe -static ||
+        reason="it does not compile"
+    [ -n "$reason" ] || [ "$(run $b/hello-cuda.exe | tr -d '\r')" = "hello from the stream, world" ] || reason="hello says something else"
+    result "CUDA driver without headers" "$reason"
+    include=${CUDA_HOME:-/usr/local/cuda}/include
+    if [ ! -e "$include/cuda_runtime_api.h" ]; then echo "skip  CUDA driver with CUDA's headers: they are not installed"; return; fi
+    reason=
+    # the warnings of CUDA's headers are not ours
+    x86_64-w64-mingw32-gcc -std=c11 -Wall -Wextra -Werror -DDEVSTREAM_CUDA -isystem "$include" -I. -fsyntax-only devstream.c ||
+        reason="it does not compile"
+    result "CUDA driver with CUDA's headers, compiled only" "$reason"
+}
+
 # clang with cl's rules and without attributes, which cl does not have. The headers are clang's own; cl itself never ran.
 part_cl() {
     cl=$(command -v clang-19 || command -v clang) || { echo "skip  cl: clang is not installed"; return; }
@@ -140,7 +168,7 @@ part_cl() {
 }
 
 ready
-for part in "${@:-library build conformance dll cl examples}"; do
+for part in "${@:-library build conformance dll cl cuda examples}"; do
     for one in $part; do
         began=$(date +%s)
         "part_$one" || exit 2
