@@ -76,13 +76,13 @@ declarations() { # declarations CC CXX
 implementation() { # implementation CC LEVEL
     "$1" -std=c11 "$2" $WARN -Wstrict-prototypes -I"$root" -c "$root/devstream.c" -o devstream.o
 }
-programs() { # programs CC
+programs() { # programs CC LEVEL: at the level of the implementation, since zig links what checks for undefined behaviour at -O0 only
     set -e
-    "$1" -std=c11 $WARN -I"$root" "$root/tests/compile/use.c" devstream.o -o use -pthread -ldl
+    "$1" -std=c11 "$2" $WARN -I"$root" "$root/tests/compile/use.c" devstream.o -o use -pthread -ldl
     ./use
     for example in hello demo; do
         sed '/define DEVSTREAM_IMPLEMENTATION/d' "$root/examples/$example.c" >$example.c
-        "$1" -std=c11 -O1 $WARN -I"$root" -I"$root/examples" $example.c devstream.o -o $example -pthread -ldl -lm
+        "$1" -std=c11 "$2" $WARN -I"$root" -I"$root/examples" $example.c devstream.o -o $example -pthread -ldl -lm
     done
     ./hello >out && grep -qx 'hello from the stream, world' out
     (cd "$root" && DEVSTREAM_CPU_DEVICES=2 "$dir/demo" --total 300000) >out && grep -q "^checksum" out
@@ -92,7 +92,7 @@ compiler() { # compiler CC LEVEL
     have "$cxx" || { skip "$(basename "$cxx"): not installed"; cxx=; }
     t "$(basename "$1"): every header alone${cxx:+, also as C++}" declarations "$1" "$cxx"
     t "$(basename "$1") $2: the implementation" implementation "$1" "$2"
-    t "$(basename "$1"): hello, demo and a program that uses everything run" programs "$1"
+    t "$(basename "$1"): hello, demo and a program that uses everything run" programs "$1" "$2"
 }
 versions() { # versions LEVEL COMPILER...
     level=$1
@@ -114,7 +114,7 @@ conformance() {
     version=${ZIG_VERSIONS%% *}
     zig "$version" || { skip "conformance by zig $version: $(tail -n 1 "$dir/pip")"; return; }
     t "conformance suite compiled by zig cc $version" env -u SHARE make -C "$root" --no-print-directory -s -j"$(nproc)" CUDA_HOME= \
-        UNIT_CC= CFLAGS=-O1 CC="$ports/zigcc-$version" "build/zigcc-$version/conformance" "build/zigcc-$version/plugin.so"
+        UNIT_CC= CFLAGS=-O0 CC="$ports/zigcc-$version" "build/zigcc-$version/conformance" "build/zigcc-$version/plugin.so"
     # shellcheck disable=SC2016
     t "conformance suite of zig cc $version${SHARE:+, a part of it} runs" sh -c 'cd "$1" && DEVSTREAM_CPU_DEVICES=2 \
         DS_TEST_PLUGIN=$1/build/zigcc-$2/plugin.so DS_TEST_DRIVER=cpu tests/groups.sh build/zigcc-$2/conformance' - "$root" "$version"
