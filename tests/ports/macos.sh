@@ -60,7 +60,11 @@ examples() {
 }
 
 build_suite() { # build_suite TARGET
-    [ -e "$out/cmocka-$1/lib/libcmocka.a" ] || (cd "$root" && CC="$cc -target $1" tools/cmocka.sh "$out/cmocka-$1") || return
+    mkdir -p bin # an archive of such objects needs zig's ar
+    printf '#!/bin/sh\nexec %s ar "$@"\n' "'$ports/zig-$ZIG_VERSION/ziglang/zig'" >bin/ar
+    chmod +x bin/ar
+    [ -e "$out/cmocka-$1/lib/libcmocka.a" ] || (PATH=$PWD/bin:$PATH && cd "$root" &&
+        CC="$cc -target $1 -isystem $root/tests/ports/macos" tools/cmocka.sh "$out/cmocka-$1") || return
     mkdir -p "$out/suite-$1"
     for file in "$root"/tests/conformance/*.c "$root/tests/support/harness.c"; do
         printf '%s\n' "$file"
