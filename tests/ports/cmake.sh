@@ -1,6 +1,6 @@
 #!/bin/sh
 # Takes devstream into projects of CMake, as their authors would: add_subdirectory, FetchContent, and install with find_package. The
-# programs are built in empty folders and run. Parts: subdirectory, fetch, install, cuda (`cmake.sh fetch`: only that). Not optimised.
+# programs are built in empty folders and run. Parts: subdirectory, fetch, install, cuda, windows: mingw and wine if they are there (`cmake.sh fetch`: only that). Not optimised.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 name=cmake
@@ -149,6 +149,22 @@ END_C
             reports -DCUDAToolkit_ROOT=$CUDA_HOME"
     else
         skip "DEVSTREAM_CUDA=ON: no toolkit with a static cudart (CUDA_HOME)"
+    fi
+    over
+fi
+
+if part windows; then
+    wine=$(command -v wine64 || ls /usr/lib/wine/wine64 2>/dev/null)
+    if have x86_64-w64-mingw32-gcc && [ -n "$wine" ]; then
+        # gcc 12 for mingw ends with an internal error in the vector code if it does not optimise.
+        t "for Windows, by mingw: the library is a DLL, and a program with it runs under wine" "
+            flags=-static-libgcc
+            CFLAGS=-O1 cmake -S $dir/devstream -B out -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc \\
+                -DDEVSTREAM_STATIC_LIBRARY=OFF -DCMAKE_SHARED_LINKER_FLAGS=\$flags -DCMAKE_EXE_LINKER_FLAGS=\$flags
+            cmake --build out --target devstream_linked_shared
+            cd out && WINEPREFIX=\$PWD/wine WINEDEBUG=-all timeout 200 $wine devstream_linked_shared.exe | grep 'linked: 42'"
+    else
+        skip "Windows: there is no mingw or no wine64"
     fi
     over
 fi

@@ -23,7 +23,7 @@ if part vcpkg; then
                 if grep -r '@[A-Z0-9]*@' $recipes; then exit 1; fi
                 CFLAGS=-O0 cmake -DPORT=$recipes/vcpkg/devstream -DROOT=\$PWD -DLINKAGE=$linkage -P $root/tests/ports/vcpkg.cmake
                 cmp packages/share/devstream/copyright $root/LICENSE && [ -e packages/share/devstream/usage ]
-                [ ! -e packages/bin ] && [ -x packages/tools/devstream/devstream-kernels ]
+                [ -e packages/share/devstream/devstream.cdef.h ] && [ ! -e packages/bin ] && [ -x packages/tools/devstream/devstream-kernels ]
                 [ \"\$(ls packages/lib | grep -c 'libdevstream.a\|libdevstream.so\$')\" = 1 ]
                 mkdir user && cp $root/tests/ports/linked.c user
                 { echo 'cmake_minimum_required(VERSION 3.16)'; echo 'project(user C)'; echo 'add_executable(main linked.c)'
@@ -150,8 +150,9 @@ if part debian; then
             [ -x usr/bin/devstream-kernels ] && [ -e usr/share/man/man1/devstream-kernels.1.gz ]
             zcat -f usr/share/doc/libdevstream-dev/copyright | grep Expat && [ -e usr/share/doc/libdevstream-dev/docs/streams.md* ]"
         if have lintian; then
-            t "debian: lintian has no errors and no warnings" "
-                lintian --allow-root --suppress-tags bad-homepage $dir/debian/*.changes >said 2>&1 || true
+            # The home page is a local folder here, and no bug of Debian asks for the package.
+            t "debian: lintian has no errors and no warnings, but for the home page and the number of a bug" "
+                lintian --allow-root --suppress-tags bad-homepage,initial-upload-closes-no-bugs $dir/debian/*.changes >said 2>&1 || true
                 cat said
                 if grep '^[EW]:' said; then exit 1; fi"
         else

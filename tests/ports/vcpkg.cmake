@@ -38,12 +38,12 @@ function(vcpkg_cmake_install)
   run(${CMAKE_COMMAND} --install ${ROOT}/build)
 endfunction()
 
-# vcpkg moves the files to share/PORT and lets them compute the prefix from there, which is one folder less.
+# vcpkg moves the files to share/PORT, beside those that are there, and lets them compute the prefix from there, which is one folder less.
 function(vcpkg_cmake_config_fixup)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "CONFIG_PATH" "")
-  file(MAKE_DIRECTORY ${CURRENT_PACKAGES_DIR}/share)
-  file(RENAME ${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH} ${CURRENT_PACKAGES_DIR}/share/${PORT_NAME})
-  file(REMOVE ${CURRENT_PACKAGES_DIR}/lib/cmake)
+  file(GLOB files ${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH}/*)
+  file(COPY ${files} DESTINATION ${CURRENT_PACKAGES_DIR}/share/${PORT_NAME})
+  file(REMOVE_RECURSE ${CURRENT_PACKAGES_DIR}/lib/cmake)
   set(targets ${CURRENT_PACKAGES_DIR}/share/${PORT_NAME}/devstream-targets.cmake)
   file(READ ${targets} text)
   string(REPLACE "get_filename_component(_IMPORT_PREFIX \"\${CMAKE_CURRENT_LIST_FILE}\" PATH)\nget_filename_component(_IMPORT_PREFIX \"\${_IMPORT_PREFIX}\" PATH)\n"
