@@ -107,7 +107,7 @@ if part cuda; then
     t "cuda=dlopen: the CUDA driver without a toolkit: runs" "CUDA_HOME= report -Dcuda=dlopen"
     if [ -n "${CUDA_HOME:-}" ] && [ -e "$CUDA_HOME/lib64/libcudart_static.a" ]; then
         t "cuda=on: with the static cudart: runs" "
-            report -Dcuda=on -Dcuda_home=$CUDA_HOME
+            report -Dcuda=on -Dtoolkit=$CUDA_HOME
             if needs usr/lib/libdevstream.so | grep cudart; then exit 1; fi"
     else
         skip "cuda=on: no toolkit with a static cudart (CUDA_HOME)"
