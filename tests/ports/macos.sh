@@ -75,8 +75,14 @@ build_suite() { # build_suite TARGET
     done
     xargs -P "$(nproc)" -n 1 sh -c '"$1" -target "$2" -std=gnu11 -O0 -w -I"$3/src" -I"$3/tests/support" -I"$4/cmocka-$2/include" \
         -I"$4" -isystem "$3/tests/ports/macos" -include "$3/tests/ports/macos/linux.h" -c "$5" -o "$4/suite-$2/$(basename "$5" .c).o"' - "$cc" "$1" "$root" "$out" <files || return
-    "$cc" -target "$1" "$out/suite-$1"/*.o "$out/$1.o" "$out/cmocka-$1/lib/libcmocka.a" -o "$out/conformance-$1" || return
-    file "$out/conformance-$1" | grep 'Mach-O 64-bit .*executable'
+    # The suite refers weakly to counters of test builds and of the stand-in for cudart; nothing else may be missing.
+    set -- "$1" "$out/suite-$1"/*.o "$out/$1.o" "$out/cmocka-$1/lib/libcmocka.a" -o "$out/conformance-$1"
+    target=$1
+    shift
+    "$cc" -target "$target" "$@" >link 2>&1 || true
+    if grep -v '_ds__locks_held$\|_standin_[a-z_]*$' link | grep 'error:'; then return 1; fi
+    "$cc" -target "$target" -Wl,-undefined,dynamic_lookup "$@" || return
+    file "$out/conformance-$target" | grep 'Mach-O 64-bit .*executable'
 }
 suite() {
     for target in $targets; do
