@@ -258,6 +258,7 @@ format-check: ## fail if something is not formatted
 	@tools/format.sh --check
 check-source: format-check ## check format, generated files and the form of the rooms; test the tools
 	@tools/headers.sh --check
+	@tools/badges.sh --check
 	@tests/quick.sh --list >/dev/null
 	@tools/rooms.sh
 	@tools/layers.sh

@@ -12,7 +12,7 @@ root=${1:-$(dirname "$0")/../..}
 cd "$root" || exit 1
 found=$(mktemp) || exit 1
 trap 'rm -f "$found"' EXIT
-sources=$(find . -name build -prune -o -name .git -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name Makefile -o -name '*.sh' \) -print)
+sources=$(find . -name build -prune -o -name .git -prune -o \( -name '*.[ch]' -o -name '*.cu' -o -name Makefile -o -name CMakeLists.txt -o -name '*.sh' \) -print)
 pages=$(find . -name build -prune -o -name '*.md' -print | sed 's,^\./,,' | sort)
 targets=" $(sed -n 's/^\([a-z-][a-z -]*\):.*/\1/p' Makefile | tr '\n' ' ') "
 folders=$(find . -mindepth 1 -maxdepth 1 -type d ! -name build ! -name .git | sed 's,^\./,,' | tr '\n' '|')
@@ -22,8 +22,9 @@ folders=$(find . -mindepth 1 -maxdepth 1 -type d ! -name build ! -name .git | se
 awk -v folders="${folders%|}" '
     function say(kind, value) { print FILENAME ":" FNR, kind, value }
     function command(text,   n, i, word) {
-        n = split(text, word, /[ \t"=]+/)
+        n = split(text, word, /[ \t"]+/)
         if (word[1] == "make") for (i = 2; i <= n && word[i] ~ /^[a-z][a-z-]*$/; i++) say("target", word[i])
+        n = split(text, word, /[ \t"=]+/)
         for (i = 1; i <= n; i++) if (word[i] ~ "^(\\./)?(" folders ")/") { sub(/^\.\//, "", word[i]); sub(/:[0-9]+$/, "", word[i]); say("file", word[i]) }
     }
     function name(text,    prefix) {
@@ -47,7 +48,7 @@ awk -v folders="${folders%|}" '
     !inside && /^[^ \t]/ { list = /^([-*+]|[0-9]+[.)]) / }
     /^```/ {
         inside = !inside; language = $0; gsub(/[` \t]/, "", language)
-        if (inside && language !~ /^(c|cpp|cuda|sh|text|json|dot|cmake|make|diff)$/) say("fence", language == "" ? "bare" : language)
+        if (inside && language !~ /^(c|cpp|cuda|sh|text|json|dot|cmake|make|diff|ini|python)$/) say("fence", language == "" ? "bare" : language)
         next
     }
     inside { if (language == "sh") { line = $0; sub(/^\$ /, "", line); sub(/[ \t]+#.*/, "", line); command(line) } ; next }

@@ -289,12 +289,12 @@ if [ -z "$fast$label" ]; then
         if grep -q '^```c[[:space:]]*$\|^```cuda' "$root/$file"; then page "$file"; fi
     done
     # Each command for one of these, once: app.c is README's program, scale.cu a page's device code. What is not installed is not run;
-    # those for other files are run by tests/newcomer.sh and tests/install/run.sh.
+    # those for other files are run by tests/newcomer.sh and tests/install/run.sh, and those for Windows by tests/ports/windows.sh.
     t "pages: their compile commands run" "
         cp \$I/*.h . && cp -r \$root/kernels . && cp \$root/examples/hello.c app.c
         awk -v want=blocks -v page=docs/cuda.md -f \$T/extract.awk \$root/docs/cuda.md && cp 1.cu scale.cu
         for file in \$root/README.md \$root/docs/*.md; do awk -v want=commands -f \$T/extract.awk \$file; done |
-            grep '^\\(cc\\|clang\\|nvcc\\) .*\\(app\\.c\\|scale\\.cu\\)' | grep -v pkg-config | sort -u >commands
+            grep '^\\(cc\\|clang\\|nvcc\\) .*\\(app\\.c\\|scale\\.cu\\)' | grep -v 'pkg-config\|w64' | sort -u >commands
         ran=0
         while read -r command; do
             case \$command in

@@ -1,5 +1,5 @@
-/* A fault at each entry of the driver: the call that needs the entry returns the fault, and the next
-   one succeeds. The entries that programs of other groups reach are not in the list. */
+/* A fault at each entry of the driver: the call that needs the entry returns the fault, and the
+   next one succeeds. The entries that programs of other groups reach are not in the list. */
 #include <stdio.h>
 #include <string.h>
 #include "devstream_alloc.h"
