@@ -1016,6 +1016,7 @@ static void test_observers_and_history_end_with_shutdown(void **state) {
 
 static void test_snapshots_are_taken_beside_threads_that_allocate(void **state) {
     (void)state;
+    not_on_windows("the programs that this test starts");
     begin_recording(PRESET_DEFAULT, 500, 0);
     ds_mem_config c = config_of(PRESET_DEFAULT);
     c.debug = 0;
@@ -1045,6 +1046,7 @@ static void test_snapshots_are_taken_beside_threads_that_allocate(void **state) 
 
 static void test_nothing_is_recorded_after_a_stop_however_many_allocate(void **state) {
     (void)state;
+    not_on_windows("the programs that this test starts");
     begin_recording(PRESET_DEFAULT, 1000, 0);
     pthread_t threads[3];
     over = 0;
