@@ -1,10 +1,10 @@
 #!/bin/bash
 # Builds devstream for Windows with mingw-w64 and runs it under Wine: windows.sh [PART]... (all parts if none is named)
-#     library       devstream.c with gcc and clang, all warnings on; hello with each (30 s)
-#     build         the conformance suite and the examples (150 s; again: 5 s)
+#     library       devstream.c with gcc and clang, all warnings on; hello with each (60 s)
+#     build         the conformance suite and the examples (150 s; again: 5 s; times are of an idle machine)
 #     conformance   the suite on the CPU driver, a process per group; GROUPS_TO_RUN="a b" names groups, SHARE=N runs an N-th
 #                   of them by turn (tests/turn.sh; with SHARE=8 at most 60 s)
-#     ipc           events and memory between two processes: the group "sharing" alone (20 s)
+#     ipc           events and memory between two processes: the group "sharing" alone (30 s)
 #     dll           devstream.dll, its exports, and programs in C and C++ that link it (40 s)
 #     cl            the declarations by the rules of Microsoft's compiler, with clang (5 s)
 #     cuda          the CUDA driver compiles, and hello starts with it on a machine without a GPU (40 s)
