@@ -1,7 +1,7 @@
 # Shared by the scripts in this folder, which read it after `root` and `name` are set.
 # A case is a name and commands; a failed one shows its output. What cannot run is skipped with a reason, and counted.
 # shellcheck shell=sh
-# shellcheck disable=SC2154 # root, name
+# shellcheck disable=SC2154,SC2034 # root, name; WARN, HEADERS
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM

@@ -6,6 +6,7 @@
 # conformance: the suite built by the first of ZIG_VERSIONS; SHARE=N: every N-th group of it.
 # tcc and chibicc must be refused by a sentence. chibicc has no package: CHIBICC names it where it is.
 # A part takes less than a minute on two processors, but conformance (100 s, 70 of them for compiling; SHARE=4: 80 s).
+# shellcheck disable=SC2086 # WARN is several words
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 name=compilers

@@ -7,6 +7,7 @@
 # tests use of Linux.
 # pages: on Linux, where it is run: groups of the suite with system calls that refuse what is not a multiple of 16 KiB, the page of arm64.
 # ZIG_VERSION: from PyPI. A part takes less than a minute on two processors; library 30 s, examples 40 s, suite 50 s, pages 60 s.
+# shellcheck disable=SC2086 # WARN is several words
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 name=macos
