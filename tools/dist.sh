@@ -4,10 +4,12 @@
 # the pages that `make docs` has built; and SHA256SUMS. Equal files give equal archives: names are sorted, and all times are the one of the
 # last commit, or SOURCE_DATE_EPOCH.
 set -eu
+here=$PWD
 cd "$(dirname "$0")/.."
 site=1
 [ "${1:-}" != --without-site ] || { site=; shift; }
 out=${1:-build/dist}
+case ${1:-/} in /*) ;; *) out=$here/$1 ;; esac
 [ -e .git ] || { echo "dist: this is no git checkout, but a release archive already" >&2; exit 1; }
 version=$(sed -n 's/^#define DEVSTREAM_VERSION_[A-Z]* //p' devstream.h | paste -sd .)
 name=devstream-$version
