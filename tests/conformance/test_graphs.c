@@ -2480,6 +2480,35 @@ static size_t occurrences(const char *text, const char *what) {
     return n;
 }
 
+static void test_words_and_conditions_are_drawn_with_details(void **state) {
+    static sheet plain, other;
+    uint64_t *words = pinned(2);
+    ds_graph g = graph_on(0);
+    ds_graph body = graph_on(0);
+    ds_graph_node n;
+    const ds_value_op op = { .kind = DS_VALUE_WRITE, .address = words, .value = 7, .size = 8 };
+    const ds_node_desc values = { .kind = DS_NODE_VALUES, .u.values = { .ops = &op, .count = 1 } };
+    const ds_node_desc condition = { .kind = DS_NODE_CONDITION,
+                                     .u.condition = { .kind = DS_CONDITION_WHILE,
+                                                      .word = (const uint32_t *)(words + 1),
+                                                      .bodies = &body,
+                                                      .count = 1 } };
+    (void)state;
+    ok(ds_graph_add(g, &values, NULL, 0, &n));
+    ok(ds_graph_add(g, &condition, &n, 1, &n));
+
+    dot(g, DS_DOT_PLAIN, &plain);
+    dot(g, DS_DOT_VALUES | DS_DOT_CONDITION, &other);
+
+    assert_null(strstr(plain.text, "<- 0x7"));
+    assert_non_null(strstr(other.text, "<- 0x7"));
+    assert_null(strstr(plain.text, "\\nwhile "));
+    assert_non_null(strstr(other.text, "\\nwhile "));
+    expect_quoted(other.text);
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+}
+
 static void test_a_graph_is_drawn_plainly_and_with_details(void **state) {
     static const unsigned flags[] = { DS_DOT_VERBOSE, DS_DOT_KERNEL, DS_DOT_COPY,   DS_DOT_FILL,
                                       DS_DOT_HOST,    DS_DOT_EVENT,  DS_DOT_HANDLES };
@@ -3256,6 +3285,7 @@ const struct CMUnitTest tests_graphs[] = {
     DS_TEST(test_graphs_and_executables_are_destroyed_during_launches, "peers b.7"),
     DS_TEST(test_shutdown_names_graphs_and_executables_that_were_left, "graphs"),
     DS_TEST(test_a_graph_is_drawn_plainly_and_with_details, "peers 72 74 b.6"),
+    DS_TEST(test_words_and_conditions_are_drawn_with_details, "peers 72 74 b.6"),
     DS_TEST(test_a_writer_that_stops_is_not_called_again, "peers b.6"),
     DS_TEST(test_a_writer_may_not_call_devstream, "graphs"),
     DS_TEST(test_a_graph_is_drawn_into_a_file, "peers 74 b.6"),
