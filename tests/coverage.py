@@ -186,7 +186,7 @@ def main():
     bad = ["%s in src/%s is not called, and tests/uncovered.txt has no reason" % (name, room)
            for name, room, reason in missing if reason is None]
     still = sum(reason is not None and reason.startswith("open:") for _, _, reason in missing)
-    listed = ["- `%s` (%s): %s" % (name, room, reason or "no reason yet")
+    listed = ["- %s (%s): %s" % (name, room, reason or "no reason yet")
               for name, room, reason in missing]
     reached = "All headers reach the goal." if not below else \
         "Below the goal: %s." % ", ".join(below)
