@@ -29,6 +29,7 @@ t() { # t NAME COMMAND...
 zig() { # zig VERSION
     at=$ports/zig-$1
     if [ ! -x "$at/ziglang/zig" ]; then
+        [ -z "${NO_INSTALL_DEPS:-}" ] || return 1
         python3 -m pip install -q --target "$at" "ziglang==$1" >"$dir/pip" 2>&1 || { rm -rf "$at"; return 1; }
     fi
     for tool in cc c++; do
