@@ -85,9 +85,9 @@ fi
 
 # Licence and pages, in the folders in which their links lead to each other.
 put bindings/devstream.cdef.h "$datadir/devstream/devstream.cdef.h"
-pages=$(ls LICENSE *.md docs/*.md docs/*.svg docs/*.png docs/gpu/*.md bindings/*.md packaging/*.md)
+pages=$(ls LICENSE *.md docs/*.md docs/*.svg docs/*.png docs/badges/*.svg docs/gpu/*.md bindings/*.md packaging/*.md)
 for page in $pages; do put "$page" "$docdir/$page"; done
 
 if [ "$verb" = uninstall ]; then
-    for folder in "$cmake" "$standin" "$docdir/docs/gpu" "$docdir/docs" "$docdir/bindings" "$docdir/packaging" "$docdir" "$datadir/devstream"; do rmdir "$DESTDIR$folder" 2>/dev/null || true; done
+    for folder in "$cmake" "$standin" "$docdir/docs/gpu" "$docdir/docs/badges" "$docdir/docs" "$docdir/bindings" "$docdir/packaging" "$docdir" "$datadir/devstream"; do rmdir "$DESTDIR$folder" 2>/dev/null || true; done
 else echo "installed: $DESTDIR$includedir/devstream.h and libdevstream $VERSION in $DESTDIR$libdir ${CUDART:+(with CUDA)}"; fi
