@@ -17,6 +17,7 @@ ZIG_VERSION=${ZIG_VERSION:-0.17.1}
 cc=$ports/zigcc-$ZIG_VERSION
 targets=${TARGETS:-x86_64-macos aarch64-macos}
 out=$ports/macos
+mkdir -p "$out"
 
 declarations() { # declarations TARGET
     for h in $HEADERS; do
