@@ -78,12 +78,22 @@ static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
     return f.l_type != F_UNLCK;
 }
 
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t byte) {
-    return ds__os_lock_byte(fd, byte, 90 /* F_OFD_SETLK */) >= 0;
+/* Takes the lock of a byte of the memory with this cookie. Returns a number for
+   ds__os_release_byte, or -1 with errno. */
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, 90 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
+}
+
+/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
+   is closed. */
+DS__SEAM static void ds__os_release_byte(int held) {
+    (void)held;
 }
 
 /* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t byte) {
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
     return ds__os_lock_byte(fd, byte, 92 /* F_OFD_GETLK */) != 0;
 }
 
@@ -133,7 +143,7 @@ DS__SEAM static int ds__os_memfd(size_t size, uint64_t cookie) {
     ds__os_share share = { cookie, size, (int32_t)getpid(), fd };
     int memory = -1;
     int made = 0;
-    if (ds__os_hold_byte(fd, DS__OS_SHARE_OWNER))
+    if (ds__os_hold_byte(fd, cookie, DS__OS_SHARE_OWNER) >= 0)
         memory = shm_open(names.memory, O_RDWR | O_CREAT | O_EXCL, 0600);
     if (memory >= 0)
         made = !ftruncate(memory, (off_t)size) &&
@@ -161,7 +171,7 @@ DS__SEAM static int ds__os_memfd_open(int pid, int fd, uint64_t cookie, size_t s
         return -1;
     if (fstat(got, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
         ds__os_share_read(got, &share) && share.cookie == cookie && share.size == size &&
-        share.pid == pid && share.fd == fd && ds__os_byte_held(got, DS__OS_SHARE_OWNER))
+        share.pid == pid && share.fd == fd && ds__os_byte_held(got, cookie, DS__OS_SHARE_OWNER))
         return got;
     close(got);
     errno = ENOENT;
@@ -224,7 +234,7 @@ typedef struct ds__sleep {
 
 /* Returns an entry for ds__futex_wait_any: a word and the value that it has while the caller
    sleeps. shared: other processes change the word. */
-DS__SEAM static ds__sleep ds__sleep_on(const _Atomic uint32_t *word, uint32_t value, int shared) {
+DS__SEAM static ds__sleep ds__sleep_on(_Atomic uint32_t *word, uint32_t value, int shared) {
     (void)shared;
     return (ds__sleep){ word, value };
 }
