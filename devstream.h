@@ -4757,7 +4757,8 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__O_NOFOLLOW 0x100
 #define DS__RTLD_NOLOAD 0x10
 #define DS__RTLD_DEFAULT ((void *)-2)
-#define DS__MADV_DONTNEED 4
+#define DS__F_OFD_SETLK 90
+#define DS__F_OFD_GETLK 92
 #else
 extern int clock_gettime(int clock, struct timespec *out);
 #define DS__CLOCK_REALTIME 0
@@ -4768,8 +4769,10 @@ extern int clock_gettime(int clock, struct timespec *out);
 #define DS__O_CLOEXEC 0x80000
 #define DS__RTLD_NOLOAD 4
 #define DS__RTLD_DEFAULT NULL
-#define DS__MADV_DONTNEED 4
+#define DS__F_OFD_SETLK 37
+#define DS__F_OFD_GETLK 36
 #endif
+#define DS__MADV_DONTNEED 4
 
 /* Returns the time of the monotonic clock in nanoseconds. */
 DS__SEAM static uint64_t ds__now_ns(void) {
@@ -4873,13 +4876,14 @@ DS__SEAM static void ds__os_unmap(void *at, size_t size) {
 
 /* os/posix_file.h - files of POSIX systems.
 
-   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared
-   memory (ds__os_file_map). The system writes the contents to the file, even if the process is
-   killed at any moment.
+   Looks for files (ds__os_any, ds__os_last_match), holds locks of bytes (ds__os_hold_byte), and
+   creates a file of a fixed size as shared memory (ds__os_file_map). The system writes the contents
+   to the file, even if the process is killed at any moment.
 
    Invariants: the file is new: a process that has an older file of this name mapped keeps that one.
    All blocks of the file are allocated, so an access to the mapping cannot fail for lack of space.
-   Locks: none.
+   Locks: none inside the process. A lock of a byte belongs to an open file and is requested without
+   waiting.
    Threads: any; no function keeps state of its own. */
 
 #include <dirent.h>
@@ -4913,6 +4917,39 @@ DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t siz
     }
     globfree(&found);
     return is;
+}
+
+/* Takes the lock of a byte for the open file, or finds out whether another one has it. The kernel
+   ends the lock when the file is closed, at the latest when the process ends. */
+static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
+    struct flock f;
+    memset(&f, 0, sizeof f);
+    f.l_type = F_WRLCK;
+    f.l_whence = SEEK_SET;
+    f.l_start = (off_t)byte;
+    f.l_len = 1;
+    if (fcntl(fd, command, &f))
+        return -1;
+    return f.l_type != F_UNLCK;
+}
+
+/* Takes the lock of a byte of the memory with this cookie. Returns a number for
+   ds__os_release_byte, or -1 with errno. */
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, DS__F_OFD_SETLK) >= 0 ? 0 : -1;
+}
+
+/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
+   is closed. */
+DS__SEAM static void ds__os_release_byte(int held) {
+    (void)held;
+}
+
+/* Returns 1 if another process holds the lock of the byte. */
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, DS__F_OFD_GETLK) != 0;
 }
 
 /* Writes `size` zeros. Returns 0 after a failure; errno has it. */
@@ -5365,17 +5402,14 @@ DS__SEAM static int ds__os_program_ended(void) {
 
 /* os/linux_share.h - shared memory of several processes on Linux.
 
-   Provides shared memory that other processes open (ds__os_memfd), byte locks that end with their
-   process (ds__os_hold_byte), waits between processes, and random numbers that identify memory
-   (ds__os_cookie). The main users are the CPU driver and the shared-memory registry
-   (base/ipc_registry.h).
+   Provides shared memory that other processes open (ds__os_memfd), waits between processes, and
+   random numbers that identify memory (ds__os_cookie). The main users are the CPU driver and the
+   shared-memory registry (base/ipc_registry.h).
 
    Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never
    changes its size. ds__os_memfd_open opens only an object with the given cookie and size. Both
    report the cause of a failure in errno.
-   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
-   requested without waiting. The kernel releases it when the file is closed or the process
-   ends.
+   Locks: none inside the process; posix_file.h has the locks of bytes.
    Threads: any; no function keeps state of its own. */
 
 /* Creates memory that other processes can open through /proc/PID/fd/N, and that no file name
@@ -5454,39 +5488,6 @@ DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
 }
 
-/* Takes the lock of a byte for the open file, until the file is closed; the kernel closes it at the
-   latest when the process ends. */
-static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
-    struct flock f;
-    memset(&f, 0, sizeof f);
-    f.l_type = F_WRLCK;
-    f.l_whence = SEEK_SET;
-    f.l_start = (long)byte;
-    f.l_len = 1;
-    if (fcntl(fd, command, &f))
-        return -1;
-    return f.l_type != F_UNLCK;
-}
-
-/* Takes the lock of a byte of the memory with this cookie. Returns a number for
-   ds__os_release_byte, or -1 with errno. */
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
-}
-
-/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
-   is closed. */
-DS__SEAM static void ds__os_release_byte(int held) {
-    (void)held;
-}
-
-/* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
-}
-
 /* Returns a random number that is unlikely to repeat. */
 DS__SEAM static uint64_t ds__os_cookie(void) {
     uint64_t n = 0;
@@ -5539,6 +5540,19 @@ DS__SEAM static void ds__futex_wait_any(ds__sleep *list, unsigned count, uint64_
    thread. The environment must not change at the same time (getenv). */
 
 #include <sys/auxv.h>
+
+/* Reads the first line of a file without its end. Returns 0, and "" as the line, if there is no
+   such file. */
+static int ds__os_first_line(const char *path, char *out, size_t size) {
+    FILE *file = fopen(path, "re");
+    *out = 0;
+    if (file && !fgets(out, (int)size, file))
+        *out = 0;
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = 0;
+    return file != NULL;
+}
 
 /* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
    groups. */
@@ -5610,12 +5624,10 @@ DS__SEAM static size_t ds__os_cache_read(void) {
         char path[64];
         char line[32];
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-        FILE *f = fopen(path, "re");
-        if (!f)
+        if (!ds__os_first_line(path, line, sizeof line))
             break;
-        size_t n = fgets(line, sizeof line, f) ? ds__os_cache_parse(line) : 0;
+        size_t n = ds__os_cache_parse(line);
         most = n > most ? n : most;
-        fclose(f);
     }
     return most;
 }
@@ -5639,28 +5651,21 @@ static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
    machine; tests pass the root of a tree of files. */
 DS__SEAM static int ds__os_node_read(const char *root, int node, ds__os_affinity *out) {
     char path[256];
-    char text[4096] = "";
+    char text[4096];
     snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
-    FILE *f = fopen(path, "re");
-    if (f && !fgets(text, sizeof text, f))
-        *text = 0;
-    if (f)
-        fclose(f);
+    int found = ds__os_first_line(path, text, sizeof text);
     ds__os_cpulist_read(text, out);
-    return f != NULL;
+    return found;
 }
 
 /* Returns 1 if the system's clock is the processor's: the system has found it to run evenly and to
    be the same on all processors. That of aarch64 is by its architecture. */
 DS__SEAM static int ds__os_ticks_are_time(void) {
 #if defined(__x86_64__)
-    char name[32] = "";
-    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
-    if (file && !fgets(name, sizeof name, file))
-        *name = 0;
-    if (file)
-        fclose(file);
-    return strcmp(name, "tsc\n") == 0;
+    char name[32];
+    return ds__os_first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource",
+                             name, sizeof name) &&
+           strcmp(name, "tsc") == 0;
 #else
     return 1;
 #endif
@@ -5668,24 +5673,12 @@ DS__SEAM static int ds__os_ticks_are_time(void) {
 
 /* Writes the name of the program into a buffer, as far as the system tells it. */
 DS__SEAM static void ds__os_program_name(char *out, size_t size) {
-    FILE *file = fopen("/proc/self/comm", "r");
-    *out = 0;
-    if (file && !fgets(out, (int)size, file))
-        *out = 0;
-    if (file)
-        fclose(file);
-    out[strcspn(out, "\n")] = 0;
+    (void)ds__os_first_line("/proc/self/comm", out, size);
 }
 
 /* Writes the name of the machine; "" if the system does not tell it. */
 DS__SEAM static void ds__os_host_name(char *out, size_t size) {
-    FILE *file = fopen("/proc/sys/kernel/hostname", "re");
-    *out = 0;
-    if (file && !fgets(out, (int)size, file))
-        *out = 0;
-    if (file)
-        fclose(file);
-    out[strcspn(out, "\n")] = 0;
+    (void)ds__os_first_line("/proc/sys/kernel/hostname", out, size);
 }
 
 /* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:
@@ -5932,8 +5925,7 @@ DS__SEAM static int ds__os_program_ended(void) {
 /* os/macos_share.h - shared memory of several processes on macOS.
 
    Provides the functions of linux_share.h: shared memory that other processes open (ds__os_memfd),
-   byte locks that end with their process (ds__os_hold_byte), waits between processes, and random
-   numbers that identify memory (ds__os_cookie).
+   waits between processes, and random numbers that identify memory (ds__os_cookie).
 
    Policy:
    1. The memory is an object of shm_open with the cookie in its name. Such an object cannot be
@@ -5948,8 +5940,7 @@ DS__SEAM static int ds__os_program_ended(void) {
    Invariants: an object never changes its size, because macOS allows ftruncate only once.
    ds__os_memfd_open opens only an object with the given cookie and size of the same user. Both
    report the cause of a failure in errno.
-   Locks: none inside the process. A byte lock belongs to an open file and is requested without
-   waiting. The kernel releases it when the file is closed or the process ends.
+   Locks: none inside the process; posix_file.h has the locks of bytes.
    Threads: any. */
 
 /* Declarations that a program hides by _POSIX_C_SOURCE. */
@@ -5992,38 +5983,6 @@ static int ds__os_share_read(int fd, ds__os_share *out) {
     return pread(fd, out, sizeof *out, 0) == (ssize_t)sizeof *out;
 }
 
-/* Takes the lock of a byte for the open file, or looks who has it. */
-static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
-    struct flock f;
-    memset(&f, 0, sizeof f);
-    f.l_type = F_WRLCK;
-    f.l_whence = SEEK_SET;
-    f.l_start = (off_t)byte;
-    f.l_len = 1;
-    if (fcntl(fd, command, &f))
-        return -1;
-    return f.l_type != F_UNLCK;
-}
-
-/* Takes the lock of a byte of the memory with this cookie. Returns a number for
-   ds__os_release_byte, or -1 with errno. */
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 90 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
-}
-
-/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
-   is closed. */
-DS__SEAM static void ds__os_release_byte(int held) {
-    (void)held;
-}
-
-/* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 92 /* F_OFD_GETLK */) != 0;
-}
-
 static void ds__os_share_remove(uint64_t cookie) {
     ds__os_share_names names;
     ds__os_share_name(cookie, &names);
@@ -6044,7 +6003,7 @@ static int ds__os_share_sweep_one(const char *name) {
     if (fd < 0)
         return 0;
     if (fstat(fd, &info) == 0 && time(NULL) - info.st_mtime > DS__OS_SHARE_OLD_S &&
-        ds__os_lock_byte(fd, DS__OS_SHARE_OWNER, 92 /* F_OFD_GETLK */) == 0)
+        ds__os_lock_byte(fd, DS__OS_SHARE_OWNER, DS__F_OFD_GETLK) == 0)
         ds__os_share_remove(cookie);
     close(fd);
     return 0;

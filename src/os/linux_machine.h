@@ -19,6 +19,19 @@
 
 #include <sys/auxv.h>
 
+/* Reads the first line of a file without its end. Returns 0, and "" as the line, if there is no
+   such file. */
+static int ds__os_first_line(const char *path, char *out, size_t size) {
+    FILE *file = fopen(path, "re");
+    *out = 0;
+    if (file && !fgets(out, (int)size, file))
+        *out = 0;
+    if (file)
+        fclose(file);
+    out[strcspn(out, "\n")] = 0;
+    return file != NULL;
+}
+
 /* Returns the bytes of memory that this process may use: the machine's, or fewer by its control
    groups. */
 DS__SEAM static size_t ds__os_memory(void) {
@@ -89,12 +102,10 @@ DS__SEAM static size_t ds__os_cache_read(void) {
         char path[64];
         char line[32];
         snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-        FILE *f = fopen(path, "re");
-        if (!f)
+        if (!ds__os_first_line(path, line, sizeof line))
             break;
-        size_t n = fgets(line, sizeof line, f) ? ds__os_cache_parse(line) : 0;
+        size_t n = ds__os_cache_parse(line);
         most = n > most ? n : most;
-        fclose(f);
     }
     return most;
 }
@@ -118,28 +129,21 @@ static void ds__os_cpulist_read(const char *text, ds__os_affinity *out) {
    machine; tests pass the root of a tree of files. */
 DS__SEAM static int ds__os_node_read(const char *root, int node, ds__os_affinity *out) {
     char path[256];
-    char text[4096] = "";
+    char text[4096];
     snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
-    FILE *f = fopen(path, "re");
-    if (f && !fgets(text, sizeof text, f))
-        *text = 0;
-    if (f)
-        fclose(f);
+    int found = ds__os_first_line(path, text, sizeof text);
     ds__os_cpulist_read(text, out);
-    return f != NULL;
+    return found;
 }
 
 /* Returns 1 if the system's clock is the processor's: the system has found it to run evenly and to
    be the same on all processors. That of aarch64 is by its architecture. */
 DS__SEAM static int ds__os_ticks_are_time(void) {
 #if defined(__x86_64__)
-    char name[32] = "";
-    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
-    if (file && !fgets(name, sizeof name, file))
-        *name = 0;
-    if (file)
-        fclose(file);
-    return strcmp(name, "tsc\n") == 0;
+    char name[32];
+    return ds__os_first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource",
+                             name, sizeof name) &&
+           strcmp(name, "tsc") == 0;
 #else
     return 1;
 #endif
@@ -147,24 +151,12 @@ DS__SEAM static int ds__os_ticks_are_time(void) {
 
 /* Writes the name of the program into a buffer, as far as the system tells it. */
 DS__SEAM static void ds__os_program_name(char *out, size_t size) {
-    FILE *file = fopen("/proc/self/comm", "r");
-    *out = 0;
-    if (file && !fgets(out, (int)size, file))
-        *out = 0;
-    if (file)
-        fclose(file);
-    out[strcspn(out, "\n")] = 0;
+    (void)ds__os_first_line("/proc/self/comm", out, size);
 }
 
 /* Writes the name of the machine; "" if the system does not tell it. */
 DS__SEAM static void ds__os_host_name(char *out, size_t size) {
-    FILE *file = fopen("/proc/sys/kernel/hostname", "re");
-    *out = 0;
-    if (file && !fgets(out, (int)size, file))
-        *out = 0;
-    if (file)
-        fclose(file);
-    out[strcspn(out, "\n")] = 0;
+    (void)ds__os_first_line("/proc/sys/kernel/hostname", out, size);
 }
 
 /* Returns a variable of the environment that must not come from a caller with fewer rights. NULL:

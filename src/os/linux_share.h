@@ -1,16 +1,13 @@
 /* os/linux_share.h - shared memory of several processes on Linux.
 
-   Provides shared memory that other processes open (ds__os_memfd), byte locks that end with their
-   process (ds__os_hold_byte), waits between processes, and random numbers that identify memory
-   (ds__os_cookie). The main users are the CPU driver and the shared-memory registry
-   (base/ipc_registry.h).
+   Provides shared memory that other processes open (ds__os_memfd), waits between processes, and
+   random numbers that identify memory (ds__os_cookie). The main users are the CPU driver and the
+   shared-memory registry (base/ipc_registry.h).
 
    Invariants: a shared memory object (ds__os_memfd) has no name in the file system and never
    changes its size. ds__os_memfd_open opens only an object with the given cookie and size. Both
    report the cause of a failure in errno.
-   Locks: none inside the process. A byte lock (ds__os_hold_byte) belongs to an open file and is
-   requested without waiting. The kernel releases it when the file is closed or the process
-   ends.
+   Locks: none inside the process; posix_file.h has the locks of bytes.
    Threads: any; no function keeps state of its own. */
 #ifndef DS__OS_LINUX_SHARE_H
 #define DS__OS_LINUX_SHARE_H
@@ -91,39 +88,6 @@ DS__SEAM static void *ds__os_memfd_map(int fd, size_t size) {
 /* Keeps the mapping, and with it the open file, from forked children. */
 DS__SEAM static int ds__os_keep_from_child(void *at, size_t size) {
     return madvise(at, size, 10 /* MADV_DONTFORK */) == 0;
-}
-
-/* Takes the lock of a byte for the open file, until the file is closed; the kernel closes it at the
-   latest when the process ends. */
-static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
-    struct flock f;
-    memset(&f, 0, sizeof f);
-    f.l_type = F_WRLCK;
-    f.l_whence = SEEK_SET;
-    f.l_start = (long)byte;
-    f.l_len = 1;
-    if (fcntl(fd, command, &f))
-        return -1;
-    return f.l_type != F_UNLCK;
-}
-
-/* Takes the lock of a byte of the memory with this cookie. Returns a number for
-   ds__os_release_byte, or -1 with errno. */
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 37 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
-}
-
-/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
-   is closed. */
-DS__SEAM static void ds__os_release_byte(int held) {
-    (void)held;
-}
-
-/* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 36 /* F_OFD_GETLK */) != 0;
 }
 
 /* Returns a random number that is unlikely to repeat. */

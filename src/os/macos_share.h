@@ -1,8 +1,7 @@
 /* os/macos_share.h - shared memory of several processes on macOS.
 
    Provides the functions of linux_share.h: shared memory that other processes open (ds__os_memfd),
-   byte locks that end with their process (ds__os_hold_byte), waits between processes, and random
-   numbers that identify memory (ds__os_cookie).
+   waits between processes, and random numbers that identify memory (ds__os_cookie).
 
    Policy:
    1. The memory is an object of shm_open with the cookie in its name. Such an object cannot be
@@ -17,8 +16,7 @@
    Invariants: an object never changes its size, because macOS allows ftruncate only once.
    ds__os_memfd_open opens only an object with the given cookie and size of the same user. Both
    report the cause of a failure in errno.
-   Locks: none inside the process. A byte lock belongs to an open file and is requested without
-   waiting. The kernel releases it when the file is closed or the process ends.
+   Locks: none inside the process; posix_file.h has the locks of bytes.
    Threads: any. */
 #ifndef DS__OS_MACOS_SHARE_H
 #define DS__OS_MACOS_SHARE_H
@@ -65,38 +63,6 @@ static int ds__os_share_read(int fd, ds__os_share *out) {
     return pread(fd, out, sizeof *out, 0) == (ssize_t)sizeof *out;
 }
 
-/* Takes the lock of a byte for the open file, or looks who has it. */
-static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
-    struct flock f;
-    memset(&f, 0, sizeof f);
-    f.l_type = F_WRLCK;
-    f.l_whence = SEEK_SET;
-    f.l_start = (off_t)byte;
-    f.l_len = 1;
-    if (fcntl(fd, command, &f))
-        return -1;
-    return f.l_type != F_UNLCK;
-}
-
-/* Takes the lock of a byte of the memory with this cookie. Returns a number for
-   ds__os_release_byte, or -1 with errno. */
-DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 90 /* F_OFD_SETLK */) >= 0 ? 0 : -1;
-}
-
-/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
-   is closed. */
-DS__SEAM static void ds__os_release_byte(int held) {
-    (void)held;
-}
-
-/* Returns 1 if another process holds the lock of the byte. */
-DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
-    (void)cookie;
-    return ds__os_lock_byte(fd, byte, 92 /* F_OFD_GETLK */) != 0;
-}
-
 static void ds__os_share_remove(uint64_t cookie) {
     ds__os_share_names names;
     ds__os_share_name(cookie, &names);
@@ -117,7 +83,7 @@ static int ds__os_share_sweep_one(const char *name) {
     if (fd < 0)
         return 0;
     if (fstat(fd, &info) == 0 && time(NULL) - info.st_mtime > DS__OS_SHARE_OLD_S &&
-        ds__os_lock_byte(fd, DS__OS_SHARE_OWNER, 92 /* F_OFD_GETLK */) == 0)
+        ds__os_lock_byte(fd, DS__OS_SHARE_OWNER, DS__F_OFD_GETLK) == 0)
         ds__os_share_remove(cookie);
     close(fd);
     return 0;

@@ -34,7 +34,8 @@ extern int madvise(void *at, size_t size, int advice);
 #define DS__O_NOFOLLOW 0x100
 #define DS__RTLD_NOLOAD 0x10
 #define DS__RTLD_DEFAULT ((void *)-2)
-#define DS__MADV_DONTNEED 4
+#define DS__F_OFD_SETLK 90
+#define DS__F_OFD_GETLK 92
 #else
 extern int clock_gettime(int clock, struct timespec *out);
 #define DS__CLOCK_REALTIME 0
@@ -45,8 +46,10 @@ extern int clock_gettime(int clock, struct timespec *out);
 #define DS__O_CLOEXEC 0x80000
 #define DS__RTLD_NOLOAD 4
 #define DS__RTLD_DEFAULT NULL
-#define DS__MADV_DONTNEED 4
+#define DS__F_OFD_SETLK 37
+#define DS__F_OFD_GETLK 36
 #endif
+#define DS__MADV_DONTNEED 4
 
 /* Returns the time of the monotonic clock in nanoseconds. */
 DS__SEAM static uint64_t ds__now_ns(void) {

@@ -1,12 +1,13 @@
 /* os/posix_file.h - files of POSIX systems.
 
-   Looks for files (ds__os_any, ds__os_last_match) and creates a file of a fixed size as shared
-   memory (ds__os_file_map). The system writes the contents to the file, even if the process is
-   killed at any moment.
+   Looks for files (ds__os_any, ds__os_last_match), holds locks of bytes (ds__os_hold_byte), and
+   creates a file of a fixed size as shared memory (ds__os_file_map). The system writes the contents
+   to the file, even if the process is killed at any moment.
 
    Invariants: the file is new: a process that has an older file of this name mapped keeps that one.
    All blocks of the file are allocated, so an access to the mapping cannot fail for lack of space.
-   Locks: none.
+   Locks: none inside the process. A lock of a byte belongs to an open file and is requested without
+   waiting.
    Threads: any; no function keeps state of its own. */
 #ifndef DS__OS_POSIX_FILE_H
 #define DS__OS_POSIX_FILE_H
@@ -44,6 +45,39 @@ DS__SEAM static int ds__os_last_match(const char *pattern, char *out, size_t siz
     }
     globfree(&found);
     return is;
+}
+
+/* Takes the lock of a byte for the open file, or finds out whether another one has it. The kernel
+   ends the lock when the file is closed, at the latest when the process ends. */
+static int ds__os_lock_byte(int fd, uint64_t byte, int command) {
+    struct flock f;
+    memset(&f, 0, sizeof f);
+    f.l_type = F_WRLCK;
+    f.l_whence = SEEK_SET;
+    f.l_start = (off_t)byte;
+    f.l_len = 1;
+    if (fcntl(fd, command, &f))
+        return -1;
+    return f.l_type != F_UNLCK;
+}
+
+/* Takes the lock of a byte of the memory with this cookie. Returns a number for
+   ds__os_release_byte, or -1 with errno. */
+DS__SEAM static int ds__os_hold_byte(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, DS__F_OFD_SETLK) >= 0 ? 0 : -1;
+}
+
+/* Gives up what ds__os_hold_byte returned, before the memory is closed. The lock ends when the file
+   is closed. */
+DS__SEAM static void ds__os_release_byte(int held) {
+    (void)held;
+}
+
+/* Returns 1 if another process holds the lock of the byte. */
+DS__SEAM static int ds__os_byte_held(int fd, uint64_t cookie, uint64_t byte) {
+    (void)cookie;
+    return ds__os_lock_byte(fd, byte, DS__F_OFD_GETLK) != 0;
 }
 
 /* Writes `size` zeros. Returns 0 after a failure; errno has it. */
