@@ -9768,7 +9768,7 @@ static ds_result ds__ranks_desc_resolve(ds_ranks_desc *desc, ds_device *one) {
     }
     ds_device first = { 0, 0 };
     for (size_t i = 0; i < desc->device_count; i++) {
-        ds_device d;
+        ds_device d = { 0, 0 };
         ds_result r = ds__device_resolve(desc->devices[i], &d);
         if (r < 0)
             return r;

@@ -148,7 +148,7 @@ static void ds__trace_output_write(ds__trace_output *o, const char *text, size_t
    compressed file ends with it. */
 static void ds__trace_output_flush(ds__trace_output *o, int end) {
     if (o->packer && !o->failed) {
-        const char *packed;
+        const char *packed = o->text;
         size_t size = ds__deflate(o->packer, o->text, o->size, end, &packed);
         if (size == SIZE_MAX)
             o->failed = 1;

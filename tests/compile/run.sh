@@ -106,6 +106,7 @@ compiler() { # compiler CC: what is done with each compiler
     if [ -z "$fast" ]; then
         early "$cc -O2$m, implementation" "$cc -std=c11 -O2$m \$C -c \$T/impl.c -o $o2.o && times >$o2.time"
         long "$cc -O3, implementation" "$cc -std=c11 -O3 \$C -c \$T/impl.c"
+        long "$cc -Og, implementation" "$cc -std=c11 -Og \$C -c \$T/impl.c"
         long "$cc -Os -fPIC -fvisibility=hidden, implementation" "$cc -std=c11 -Os -fPIC -fvisibility=hidden \$C -c \$T/impl.c"
         for d in -std=gnu11 '-std=c11 -D_GNU_SOURCE' '-std=c11 -include stdio.h'; do
             t "$cc $d, implementation" "$cc $d \$C -fsyntax-only \$T/impl.c"
