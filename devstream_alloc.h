@@ -252,8 +252,9 @@ typedef void (*ds_mem_block_fn)(const ds_mem_block *block, void *user);
     block. */
 DSDEF DS_MUST_USE ds_result ds_mem_get_block(const void *ptr, ds_mem_block *out);
 
-/** Sets the label (not copied) of the thread's allocations until the matching pop. Nests up to 32
-    deep; under deeper labels, blocks get the 32nd. Callable anywhere. */
+/** Sets the label of the thread's allocations until the matching pop. The text is not copied: it
+    must stay valid as long as the blocks and a recorded history. Nests up to 32 deep; under deeper
+    labels, blocks get the 32nd. Callable anywhere. */
 DSDEF void ds_mem_label_push(const char *label);
 /** Removes the innermost label. Callable anywhere. */
 DSDEF void ds_mem_label_pop(void);

@@ -5,8 +5,8 @@
 
    Policy:
    1. A process has one MPI. If the program is linked with MPI, or has loaded one of
-      ds__mpi_sonames, that library is used, and no other one is loaded.
-   2. Otherwise the library that DEVSTREAM_MPI_LIBRARY names is loaded, or libmpi_abi.so.1.
+      ds__mpi_names, that library is used, and no other one is loaded.
+   2. Otherwise the library that DEVSTREAM_MPI_LIBRARY names is loaded, or DS__MPI_ABI_NAME.
    3. The library must have the standard ABI: MPI_Abi_get_version has version 1. libmpi.so.12 of
       MPICH has this function too, and answers -1, because its handles are not those of the ABI.
    4. A program that defines DEVSTREAM_MPI is linked with MPI. Its table is filled from mpi.h.
@@ -28,7 +28,7 @@ static ds__mpi_table ds__mpi;
 
 /* Libraries of which a process may have loaded one, the ABI's first: Python loads them without
    making their symbols visible. */
-static const char *const ds__mpi_sonames[] = { "libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40" };
+static const char *const ds__mpi_names[] = { DS__MPI_ABI_NAME, DS__MPI_OTHER_NAMES };
 
 /* Returns DS_OK if the library has the ABI. library NULL: the process is linked with it. */
 static ds_result ds__mpi_abi_check(void *library, const char *name, int in_process) {
@@ -45,7 +45,7 @@ static ds_result ds__mpi_abi_check(void *library, const char *name, int in_proce
                     in_process ? "the process has this MPI, so no other one can be loaded; compile "
                                  "the program with DEVSTREAM_MPI and its mpi.h"
                                : "name a library with the ABI in DEVSTREAM_MPI_LIBRARY, for "
-                                 "example libmpi_abi.so.1 of MPICH 5 (pip install mpich)");
+                                 "example " DS__MPI_ABI_NAME " of MPICH 5 (pip install mpich)");
 }
 
 /* Finds all functions. */
@@ -74,9 +74,9 @@ static int ds__mpi_find(void **out_library, const char **out_name) {
     *out_name = "the MPI library of the program";
     if (ds__os_library_symbol(NULL, "MPI_Init"))
         return 1;
-    for (size_t i = 0; i < sizeof ds__mpi_sonames / sizeof ds__mpi_sonames[0]; i++) {
-        *out_library = ds__os_library_loaded(ds__mpi_sonames[i]);
-        *out_name = ds__mpi_sonames[i];
+    for (size_t i = 0; i < sizeof ds__mpi_names / sizeof ds__mpi_names[0]; i++) {
+        *out_library = ds__os_library_loaded(ds__mpi_names[i]);
+        *out_name = ds__mpi_names[i];
         if (*out_library)
             return 1;
     }
@@ -94,13 +94,13 @@ static ds_result ds__mpi_load(void) {
     int in_process = ds__mpi_find(&library, &name);
     if (!in_process) {
         const char *where = ds__os_environment("DEVSTREAM_MPI_LIBRARY");
-        name = where ? where : ds__mpi_sonames[0];
+        name = where ? where : ds__mpi_names[0];
         library = ds__os_library_share(name, &error);
         if (!library)
             return ds__fail(DS_ERR_UNSUPPORTED,
                             "MPI cannot be loaded (%.300s): install a library with the standard "
-                            "ABI of MPI (pip install mpich) and name its libmpi_abi.so.1 in "
-                            "DEVSTREAM_MPI_LIBRARY",
+                            "ABI of MPI (pip install mpich) and name its " DS__MPI_ABI_NAME
+                            " in DEVSTREAM_MPI_LIBRARY",
                             error ? error : name);
     }
     ds_result r = ds__mpi_abi_check(library, name, in_process);
