@@ -3,8 +3,8 @@
 
 coverage.py FOLDER: FOLDER has a file NAME.lcov for each program (llvm-cov export -format=lcov). A
 line, branch or function counts if any program runs it. tests/uncovered.txt has the reason for each
-function that none runs; a function without a reason is an error. --missing prints the lines that
-none runs.
+function that none runs; a function without a reason is an error. --missing [ROOM] prints the lines
+and the outcomes of conditions that none runs; ROOM: a room, a folder of src, or none for all.
 """
 
 import collections
@@ -135,13 +135,20 @@ def worst(rooms, of_header, count):
     return sorted(missing, reverse=True)[:count]
 
 
-def print_missing(rooms, of_header):
-    """Prints each line of a room that no program runs, for people who write tests."""
+def print_missing(rooms, of_header, part):
+    """Prints each line that no program runs and each condition that was never true or never false,
+    for people who write tests. Rooms whose name begins with part."""
     for name, room in sorted(rooms.items()):
-        if name in of_header:
-            for line, count in sorted(room.lines.items()):
-                if not count:
-                    print("src/%s:%d" % (name, line))
+        if name not in of_header or not name.startswith(part):
+            continue
+        with open("src/" + name) as file:
+            text = file.read().split("\n")
+        found = [(line, "line") for line, count in room.lines.items() if not count]
+        found += [(line, "never " + ("false" if branch % 2 else "true"))
+                  for (line, _, branch), count in room.branches.items()
+                  if not count and room.lines.get(line)]
+        for line, what in sorted(set(found)):
+            print("src/%s:%d: %s: %s" % (name, line, what, text[line - 1].strip()))
 
 
 PAGE = """# Coverage
@@ -178,7 +185,7 @@ def main():
         read(path, rooms)
     of_header = header_of_rooms()
     if "--missing" in sys.argv:
-        print_missing(rooms, of_header)
+        print_missing(rooms, of_header, sys.argv[-1] if sys.argv[-1] != "--missing" else "")
         return 0
     rows, below = table(rooms, of_header)
     why = reasons()
