@@ -1,0 +1,663 @@
+/* Host memory runs out at each allocation of the library in turn: the call says so and leaves
+   nothing behind, and the same call works as soon as there is memory. On the CPU driver and, upon
+   the stand-in, on the CUDA driver.
+
+   Each program runs with the N-th allocation failing, for all N, and again with all allocations
+   from the N-th on failing. Then it runs without a failure, which must succeed. Graphs and captures
+   have such tests in the conformance suite. */
+#define DEVSTREAM_IMPLEMENTATION
+#include "devstream_alloc.h"
+
+#include <setjmp.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "kernels_ptx.h"
+#ifdef DEVSTREAM_CUDA
+#include "standin/standin.h"
+#endif
+
+#define MIB ((size_t)1 << 20)
+
+#define ok(call)                                                           \
+    do {                                                                   \
+        ds_result ok_result_ = (call);                                     \
+        if (ok_result_ != DS_OK)                                           \
+            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,     \
+                     ds_result_get_name(ok_result_), ds_error_get_last()); \
+    } while (0)
+
+static ds_device device, peer; /* of the driver under test */
+static ds_stream stream, other;
+static const char *config; /* options of the allocator */
+
+/* Memory for bookkeeping of which one allocation fails, or all from that one on. */
+static _Atomic long taken, returned, count, fail_at;
+static _Atomic int forever, failed;
+static int refusals;
+
+static void *bank_alloc(size_t size, void *user) {
+    long n = ++count;
+    (void)user;
+    if (fail_at && (n == fail_at || (forever && n > fail_at))) {
+        failed = 1;
+        return NULL;
+    }
+    taken++;
+    return malloc(size);
+}
+
+static void bank_free(void *ptr, void *user) {
+    (void)user;
+    returned++;
+    free(ptr);
+}
+
+/* Returns 1 if the call succeeded, 0 if it failed for lack of memory. */
+static int got(ds_result r, const char *call, int line) {
+    if (r >= 0)
+        return 1;
+    if (r != DS_ERR_OUT_OF_MEMORY)
+        fail_msg("allocation %ld%s, line %d: %s is %s: %s", (long)fail_at,
+                 forever ? " and later" : "", line, call, ds_result_get_name(r),
+                 ds_error_get_last());
+    if (!failed)
+        fail_msg("line %d: %s is out of memory without cause: %s", line, call, ds_error_get_last());
+    if (!*ds_error_get_last())
+        fail_msg("line %d: %s says nothing", line, call);
+    refusals++;
+    return 0;
+}
+
+#define may(call) got((call), #call, __LINE__)
+/* What gives back must not need memory. */
+#define must(call) ok(call)
+
+static int nothing(void *user) {
+    (void)user;
+    return 0;
+}
+
+static void no_result(void *user) {
+    (void)user;
+}
+
+static void no_callback(ds_stream s, ds_result status, void *user) {
+    (void)s, (void)status, (void)user;
+}
+
+static int discard(const char *text, size_t size, void *user) {
+    (void)text, (void)user;
+    return size > (size_t)1 << 40;
+}
+
+/* ---- the programs ---------------------------------------------------------------------------- */
+
+static void streams(void) {
+    ds_stream s = { 0 }, legacy, thread, wrapped = { 0 };
+    ds_stream_native native;
+    char text[40];
+    may(ds_stream_get_legacy(device, &legacy));
+    may(ds_stream_get_per_thread(device, &thread));
+    if (may(ds_stream_create(&(ds_stream_desc){ .device = device }, &s))) {
+        may(ds_stream_set_label(s, "a label"));
+        may(ds_stream_get_label(s, text, sizeof text));
+        if (may(ds_stream_push(s, 0)))
+            must(ds_stream_pop());
+        if (may(ds_stream_export(s, &native)) &&
+            may(ds_stream_wrap(&native, DS_BORROW, no_result, NULL, &wrapped)))
+            must(ds_stream_destroy(wrapped));
+        if (may(ds_stream_unwrap(s, &native))) {
+            /* without memory for the handle, the caller still owns the native stream */
+            if (!may(ds_stream_wrap(&native, DS_OWN, no_result, NULL, &s))) {
+                fail_at = 0;
+                must(ds_stream_wrap(&native, DS_OWN, no_result, NULL, &s));
+            }
+        }
+        must(ds_stream_destroy(s));
+    }
+    if (may(ds_device_push(peer)))
+        must(ds_device_pop());
+    may(ds_thread_set_label("the thread"));
+    may(ds_device_set_label(device, "a device"));
+}
+
+static void events(void) {
+    ds_event e[3] = { { 0 } };
+    ds_event fresh = { 0 };
+    int made = may(ds_event_create_on(device, DS_EVENT_TIMING, "begin", &e[0]));
+    made += may(ds_event_create_on(device, 0, NULL, &e[1]));
+    made += may(ds_event_create_on(peer, 0, NULL, &e[2]));
+    if (made == 3) {
+        may(ds_event_record(e[0], stream));
+        may(ds_event_record(e[1], stream));
+        may(ds_stream_wait_event(other, e[1]));
+        may(ds_event_record(e[2], other));
+        may(ds_stream_wait_event(stream, e[2]));
+        may(ds_stream_wait_stream(other, stream));
+        if (may(ds_stream_record_event(stream, 0, &fresh)))
+            must(ds_event_destroy(fresh));
+    }
+    may(ds_stream_synchronize(stream));
+    may(ds_stream_synchronize(other));
+    for (int i = 0; i < 3; i++)
+        if (e[i].id)
+            must(ds_event_destroy(e[i]));
+}
+
+static void copies(void) {
+    enum { PIECES = 40 };
+
+    void *pinned = NULL, *memory = NULL, *far = NULL;
+    static char pageable[PIECES * 4096];
+    if (may(ds_pinned_alloc(sizeof pageable, &pinned)) &&
+        may(ds_device_alloc(device, 4 * sizeof pageable, &memory)) &&
+        may(ds_device_alloc(peer, sizeof pageable, &far))) {
+        void *dst[PIECES];
+        const void *src[PIECES];
+        size_t sizes[PIECES];
+        for (int i = 0; i < PIECES; i++) {
+            dst[i] = (char *)memory + (size_t)i * 4096;
+            src[i] = (char *)pinned + (size_t)i * 4096;
+            sizes[i] = 100;
+        }
+        may(ds_copy_batch(dst, src, sizes, PIECES, stream));
+        may(ds_copy(memory, pageable, sizeof pageable, stream));
+        may(ds_copy(pageable, memory, sizeof pageable, stream));
+        may(ds_copy(far, memory, sizeof pageable, stream));
+        may(ds_copy_peer(memory, device, far, peer, 4096, stream));
+        may(ds_copy_2d(memory, 4096, pageable, 1000, 900, 40, stream));
+        may(ds_copy_2d(pageable, 1000, memory, 4096, 900, 40, stream));
+        may(ds_fill_2d(memory, 4096, 7, 4, 100, 10, stream));
+        may(ds_copy_sync(memory, pageable, 4096));
+        may(ds_fill_sync(memory, 1, 1, 4096));
+        may(ds_stream_write_value32(stream, pinned, 1));
+        may(ds_stream_wait_value32(stream, pinned, 1, DS_VALUE_WAIT_EQ));
+        may(ds_stream_synchronize(stream));
+    }
+    must(ds_device_synchronize(device));
+    must(ds_device_synchronize(peer));
+    must(ds_device_free(memory));
+    must(ds_device_free(far));
+    must(ds_pinned_free(pinned));
+}
+
+static void host_functions(void) {
+    char payload[64] = { 0 };
+    may(ds_stream_launch_host_func(stream, no_result, NULL, NULL));
+    may(ds_stream_launch_closure(stream, nothing, payload, sizeof payload, NULL));
+    may(ds_stream_add_callback(stream, no_callback, NULL, NULL));
+    may(ds_stream_synchronize(stream));
+}
+
+static void allocations(void) {
+    static const size_t sizes[] = { 100, 5000, 3 * MIB, 12 * MIB, 100, 700 << 10 };
+    void *p[6] = { NULL };
+    void *aligned = NULL;
+    size_t released;
+    int has_backend = config && strstr(config, "backend"); /* such memory has no alignments */
+    for (int i = 0; i < 6; i++)
+        may(ds_mem_alloc(sizes[i], i & 1 ? other : stream, &p[i]));
+    may(ds_mem_alloc_with(&(ds_mem_request){ .size = 1000,
+                                             .stream = stream,
+                                             .alignment = has_backend ? 0 : MIB,
+                                             .label = "aligned" },
+                          &aligned));
+    for (int i = 0; i < 6; i++) {
+        if (!p[i])
+            continue;
+        may(ds_mem_record_use(p[i], i & 1 ? stream : other));
+        may(ds_mem_record_stream(p[i], i & 1 ? stream : other));
+        must(ds_mem_free(p[i]));
+    }
+    must(ds_mem_free(aligned));
+    may(ds_mem_alloc(2 * MIB, stream, &p[0]));
+    must(ds_mem_free(p[0]));
+    may(ds_mem_trim(device, 0, &released));
+    may(ds_mem_empty_stream_cache(stream, &released));
+    may(ds_mem_empty_cache(device, &released));
+}
+
+static void pools(void) {
+    ds_pool pool = { 0 };
+    void *p = NULL, *q = NULL;
+    size_t released;
+    ds_pool_checkpoint *saved = NULL;
+    if (!may(ds_pool_create(&(ds_pool_desc){ .device = device, .label = "a pool" }, &pool)))
+        return;
+    if (may(ds_pool_push(pool))) {
+        may(ds_mem_alloc(3 * MIB, stream, &p));
+        may(ds_mem_alloc(5000, stream, &q));
+        must(ds_pool_pop());
+    }
+    if (may(ds_pool_save(pool, &saved))) {
+        void *live[] = { p, q };
+        if (p && q)
+            may(ds_pool_check_live(pool, live, 2));
+        must(ds_mem_free(q));
+        if (q && !may(ds_pool_restore(pool, saved, NULL, NULL)))
+            q = NULL;
+        ds_pool_checkpoint_destroy(saved);
+    }
+    must(ds_mem_free(p));
+    must(ds_mem_free(q));
+    may(ds_pool_empty_cache(pool, &released));
+    must(ds_pool_destroy(pool));
+}
+
+static void pinned_memory(void) {
+    void *p[3] = { NULL }, *plain = malloc(3 * MIB);
+    size_t released;
+    may(ds_mem_pinned_alloc(1000, &p[0]));
+    may(ds_mem_pinned_alloc(3 * MIB, &p[1]));
+    may(ds_mem_pinned_alloc(100 << 10, &p[2]));
+    for (int i = 0; i < 3; i++) {
+        if (!p[i])
+            continue;
+        may(ds_mem_pinned_record_use(p[i], stream));
+        may(ds_mem_pinned_record_use(p[i], other));
+        must(ds_mem_pinned_free(p[i]));
+    }
+    may(ds_stream_synchronize(stream));
+    may(ds_stream_synchronize(other));
+    may(ds_mem_pinned_empty_cache(&released));
+    if (may(ds_pinned_register(plain, 3 * MIB)))
+        must(ds_pinned_unregister(plain));
+    free(plain);
+}
+
+static void history(void) {
+    void *p = NULL;
+    if (may(ds_mem_history_start(NULL))) {
+        may(ds_mem_alloc(5000, stream, &p));
+        may(ds_mem_annotate(device, "here"));
+        must(ds_mem_free(p));
+    }
+    for (int format = DS_SNAPSHOT_PICKLE; format <= DS_SNAPSHOT_HTML; format++)
+        may(ds_mem_write_snapshot((ds_mem_format)format, 0, (ds_pool){ 0 }, discard, NULL));
+    may(ds_mem_write_summary(device, 0, discard, NULL));
+    may(ds_mem_write_processes(device, discard, NULL));
+    must(ds_mem_history_stop());
+}
+
+static ds_result take_heap(void *user, size_t size, size_t alignment, ds_stream s, void **out) {
+    (void)user, (void)s, (void)alignment;
+    *out = aligned_alloc(512, (size + 511) / 512 * 512);
+    return *out ? DS_OK : DS_ERR_OUT_OF_MEMORY;
+}
+
+static ds_result give_heap(void *user, void *ptr, size_t size, ds_stream s) {
+    (void)user, (void)size, (void)s;
+    free(ptr);
+    return DS_OK;
+}
+
+static int give_up(size_t size, void *user) {
+    (void)size, (void)user;
+    return 0;
+}
+
+static void use_resource(ds_resource *r) {
+    void *p = NULL;
+    if (may(ds_resource_alloc(r, 1000, 0, stream, &p)) &&
+        !may(ds_resource_free(r, p, 1000, stream))) {
+        fail_at = 0; /* a free in stream order is an operation; the memory is still there */
+        must(ds_resource_free(r, p, 1000, stream));
+    }
+    must(ds_resource_destroy(r));
+}
+
+static void resources(void) {
+    ds_resource base = { 0 }, r;
+    ds_pool pool = { 0 };
+    if (may(ds_resource_create_device(device, &r)))
+        use_resource(&r);
+    if (may(ds_resource_create_driver_pool(&r)))
+        use_resource(&r);
+    if (may(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool))) {
+        if (may(ds_resource_create_pool(pool, &r)))
+            use_resource(&r);
+        must(ds_pool_destroy(pool));
+    }
+    if (!may(ds_resource_create_functions(take_heap, give_heap, NULL, &base)))
+        return;
+    if (may(ds_resource_create_limit(&base, MIB, &r)))
+        use_resource(&r);
+    if (may(ds_resource_create_log(&base, discard, NULL, &r)))
+        use_resource(&r);
+    if (may(ds_resource_create_on_failure(&base, give_up, NULL, &r)))
+        use_resource(&r);
+    if (may(ds_resource_create_aligned(&base, 4096, 0, &r)))
+        use_resource(&r);
+    if (may(ds_resource_create_stats(&base, &r))) {
+        ds_resource_stats stats;
+        if (may(ds_resource_push_stats(&r)))
+            may(ds_resource_pop_stats(&r, &stats));
+        use_resource(&r);
+    }
+    must(ds_resource_destroy(&base));
+}
+
+static void ranges(void) {
+    ds_domain domain;
+    ds_range range;
+    may(ds_domain_create("a domain", &domain));
+    if (may(ds_range_start("a range", &range)))
+        may(ds_range_end(range));
+    may(ds_range_mark("a mark"));
+    if (ds_range_push("pushed") >= 0)
+        (void)ds_range_pop();
+}
+
+static void ignore_records(const ds_activity_batch *batch, void *user) {
+    (void)batch, (void)user;
+}
+
+static void recording(void) {
+    void *pinned = NULL;
+    if (!may(ds_activity_start(&(ds_activity_desc){ .fn = ignore_records, .capacity = 64 })))
+        return;
+    if (may(ds_pinned_alloc(64, &pinned))) {
+        may(ds_fill(pinned, 1, 1, 64, stream));
+        may(ds_stream_launch_host_func(stream, no_result, NULL, NULL));
+        may(ds_stream_synchronize(stream));
+        must(ds_pinned_free(pinned));
+    }
+    ranges();
+    may(ds_activity_flush());
+    must(ds_activity_stop());
+}
+
+/* A thread that has not used devstream before. */
+static void *begin_thread(void *user) {
+    ds_stream s, before;
+    (void)user;
+    may(ds_device_set_default(device));
+    may(ds_device_set_current(peer));
+    may(ds_stream_get_current(device, &s));
+    may(ds_stream_get_per_thread(device, &s));
+    may(ds_stream_get_default(peer, &s));
+    may(ds_stream_set_current(stream, 0, &before));
+    int pushes = 0;
+    while (pushes < 10 && may(ds_stream_push(other, 0)))
+        pushes++;
+    while (pushes-- > 0)
+        must(ds_stream_pop());
+    if (may(ds_device_push(device)))
+        must(ds_device_pop());
+    return NULL;
+}
+
+static void first_use(void) {
+    ds_stream_native native;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, begin_thread, NULL), 0);
+    pthread_join(thread, NULL);
+    may(ds_stream_export(stream, &native));
+}
+
+typedef struct fold_args {
+    uint64_t *h, n;
+} fold_args;
+
+static int fold(size_t first, size_t items, const void *args) {
+    const fold_args *a = args;
+    (void)first, (void)items;
+    *a->h = *a->h * 1099511628211u + a->n;
+    return 0;
+}
+
+static const ds_param fold_params[] = {
+    { DS_PARAM_READ_WRITE, offsetof(fold_args, h), sizeof(uint64_t *) },
+    { DS_PARAM_VALUE, offsetof(fold_args, n), sizeof(uint64_t) }
+};
+
+static int make_fold(ds_kernel *k) {
+    return may(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "fold",
+                           .cpu_fn = fold,
+                           .args_size = sizeof(fold_args),
+                           .params = fold_params,
+                           .param_count = 2,
+                           .cuda = { .image = ptx_fold, .entry = "fold", .block = 1 } },
+        k));
+}
+
+static void kernels(void) {
+    ds_kernel k = { 0 };
+    void *word = NULL;
+    ds_stream share = { 0 };
+    static const ds_grid together = { .grid = { 1 }, .block = { 1 }, .flags = DS_GRID_COOPERATIVE };
+    static const ds_grid shared = { .grid = { 1 }, .block = { 1 }, .shared_bytes = 100 << 10 };
+    if (may(ds_pinned_alloc(64, &word)) && make_fold(&k)) {
+        fold_args args = { word, 1 };
+        *args.h = 0;
+        may(ds_kernel_load(k, device));
+        may(ds_kernel_launch(k, 1, &args, sizeof args, stream));
+        may(ds_kernel_launch_grid(k, &together, &args, sizeof args, stream));
+        may(ds_kernel_launch_grid(k, &shared, &args, sizeof args, stream));
+        if (device.type == DS_DEVICE_CPU) /* the stand-in's driver has no green contexts */
+            may(ds_stream_create(&(ds_stream_desc){ .device = device, .multiprocessors = 1 },
+                                 &share));
+        if (share.id) {
+            may(ds_stream_wait_stream(share, stream));
+            may(ds_kernel_launch(k, 1, &args, sizeof args, share));
+            may(ds_stream_synchronize(share));
+            must(ds_stream_destroy(share));
+        }
+        may(ds_stream_synchronize(stream));
+    }
+    must(ds_device_synchronize(device));
+    if (k.id)
+        must(ds_kernel_destroy(k));
+    must(ds_pinned_free(word));
+}
+
+/* Two branches with kernels and events of each kind, and their end. */
+static int add_nodes(ds_graph g, ds_kernel k, uint64_t *words, const ds_event *event) {
+    ds_graph_node first, branch[2], last;
+    fold_args args[2] = { { words, 1 }, { words + 1, 2 } };
+    ds_node_desc d = { .kind = DS_NODE_EVENT_RECORD };
+    d.u.event = event[0];
+    int added = may(ds_graph_add(g, &d, NULL, 0, &first));
+    for (int i = 0; i < 2 && added; i++) {
+        d = (ds_node_desc){ .kind = DS_NODE_KERNEL };
+        d.u.kernel = (ds_kernel_node){
+            .kernel = k, .items = 1, .args = &args[i], .args_size = sizeof args[i]
+        };
+        added = may(ds_graph_add(g, &d, &first, 1, &branch[i]));
+    }
+    d = (ds_node_desc){ .kind = DS_NODE_EVENT_WAIT };
+    d.u.event = event[1];
+    if (added && may(ds_graph_add(g, &d, branch, 2, &last))) {
+        d = (ds_node_desc){ .kind = DS_NODE_HOST };
+        d.u.host = (ds_host_node){ .fn = no_result };
+        return may(ds_graph_add(g, &d, &last, 1, NULL));
+    }
+    return 0;
+}
+
+static void graphs(void) {
+    ds_kernel k = { 0 };
+    ds_graph g = { 0 }, copy = { 0 };
+    ds_graph_exec x = { 0 };
+    ds_event event[2] = { { 0 } };
+    void *words = NULL;
+    int made = may(ds_pinned_alloc(64, &words)) && make_fold(&k);
+    made = made && may(ds_event_create_on(device, DS_EVENT_TIMING, NULL, &event[0]));
+    made = made && may(ds_event_create_on(peer, 0, NULL, &event[1]));
+    made = made && may(ds_event_record(event[1], other));
+    made = made && may(ds_graph_create(&(ds_graph_desc){ .device = device }, &g));
+    if (made && add_nodes(g, k, words, event) && may(ds_graph_clone(g, &copy))) {
+        ds_graph_update_info info;
+        may(ds_graph_write_dot(g, 0, discard, NULL));
+        if (may(ds_graph_instantiate(copy, NULL, &x))) {
+            memset(words, 0, 64);
+            may(ds_graph_upload(x, stream));
+            may(ds_graph_launch(x, stream));
+            may(ds_graph_exec_update(x, copy, &info));
+            may(ds_graph_launch(x, stream));
+            may(ds_stream_synchronize(stream));
+        }
+    }
+    must(ds_device_synchronize(device));
+    if (x.id)
+        must(ds_graph_exec_destroy(x));
+    if (copy.id)
+        must(ds_graph_destroy(copy));
+    if (g.id)
+        must(ds_graph_destroy(g));
+    for (int i = 0; i < 2; i++)
+        if (event[i].id)
+            must(ds_event_destroy(event[i]));
+    if (k.id)
+        must(ds_kernel_destroy(k));
+    must(ds_pinned_free(words));
+}
+
+/* ---- what runs them -------------------------------------------------------------------------- */
+
+static void prepare(void) {
+    static ds_cpu_desc cpu;
+    cpu = (ds_cpu_desc){ .devices = 2, .memory_limit = 256 * MIB };
+    fail_at = 0;
+    forever = failed = 0;
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, NULL } }));
+    if (config)
+        ok(ds_mem_configure_text(config));
+    ok(ds_device_set_current(device));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &stream));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = peer }, &other));
+}
+
+static void finish(long n) {
+    ok(ds_shutdown());
+#ifdef DEVSTREAM_CUDA
+    char report[200];
+    if (standin_live(report, sizeof report) != 0)
+        fail_msg("allocation %ld: left behind: %s", n, report);
+    while (cudaGetLastError() != cudaSuccess) {
+    }
+#endif
+    if (taken != returned)
+        fail_msg("allocation %ld: %ld blocks taken, %ld returned", n, (long)taken, (long)returned);
+}
+
+static void run_out(void (*program)(void)) {
+    const char *timeout = getenv("DS_TEST_TIMEOUT"); /* seconds, as of the suites */
+    alarm(timeout ? (unsigned)atoi(timeout) : 120);
+    ok(ds_shutdown());
+    refusals = 0;
+    taken = returned = 0;
+    for (int all = 0; all < 2; all++) {
+        int hit = 1;
+        for (long n = 1; hit; n++) {
+            if (n > 3000)
+                fail_msg("the program allocates ever more");
+            prepare();
+            count = 0;
+            forever = all;
+            fail_at = n;
+            program();
+            hit = failed;
+            fail_at = 0;
+            forever = failed = 0;
+            program();
+            finish(n);
+        }
+    }
+    assert_true(refusals > 0);
+}
+
+#define PROGRAM(name)                                             \
+    static void test_##name##_without_host_memory(void **state) { \
+        (void)state;                                              \
+        run_out(name);                                            \
+    }
+PROGRAM(streams)
+PROGRAM(events)
+PROGRAM(copies)
+PROGRAM(host_functions)
+PROGRAM(allocations)
+PROGRAM(pools)
+PROGRAM(pinned_memory)
+PROGRAM(history)
+PROGRAM(resources)
+PROGRAM(recording)
+PROGRAM(first_use)
+PROGRAM(kernels)
+PROGRAM(graphs)
+
+static void test_plain_segments_without_host_memory(void **state) {
+    (void)state;
+    config = "expandable_segments:False,pinned_reserve_segment_size_mb:1";
+    run_out(allocations);
+    run_out(pinned_memory);
+    run_out(pools);
+}
+
+static void test_checks_without_host_memory(void **state) {
+    (void)state;
+    config = "debug:2,poison:True,guard_bytes:512";
+    run_out(allocations);
+}
+
+static void test_the_drivers_pool_without_host_memory(void **state) {
+    (void)state;
+    config = "backend:cudaMallocAsync";
+    run_out(allocations);
+}
+
+static void test_the_drivers_calls_without_host_memory(void **state) {
+    (void)state;
+    config = "backend:uncached";
+    run_out(allocations);
+}
+
+static int begin_cpu(void **state) {
+    (void)state;
+    device = ds_cpu(0);
+    peer = ds_cpu(1);
+    config = NULL;
+    return 0;
+}
+#ifdef DEVSTREAM_CUDA
+static int begin_cuda(void **state) {
+    (void)state;
+    device = ds_cuda(0);
+    peer = ds_cuda(1);
+    config = NULL;
+    return 0;
+}
+#endif
+
+static int end(void **state) {
+    (void)state;
+    fail_at = 0;
+    forever = 0;
+    alarm(0);
+    return ds_shutdown() == DS_OK ? 0 : -1;
+}
+
+#define TESTS(F)                                                                                  \
+    F(streams_without_host_memory), F(events_without_host_memory), F(copies_without_host_memory), \
+        F(host_functions_without_host_memory), F(allocations_without_host_memory),                \
+        F(pools_without_host_memory), F(pinned_memory_without_host_memory),                       \
+        F(history_without_host_memory), F(resources_without_host_memory),                         \
+        F(recording_without_host_memory), F(first_use_without_host_memory),                       \
+        F(kernels_without_host_memory), F(graphs_without_host_memory),                            \
+        F(plain_segments_without_host_memory), F(checks_without_host_memory),                     \
+        F(the_drivers_pool_without_host_memory), F(the_drivers_calls_without_host_memory)
+
+int main(void) {
+#define CPU(name) \
+    { "test_" #name, test_##name, begin_cpu, end, NULL }
+    const struct CMUnitTest tests[] = { TESTS(CPU) };
+    int status = cmocka_run_group_tests_name("scarce, cpu", tests, NULL, NULL);
+#ifdef DEVSTREAM_CUDA
+#define CUDA(name) \
+    { "test_" #name "_cuda", test_##name, begin_cuda, end, NULL }
+    const struct CMUnitTest more[] = { TESTS(CUDA) };
+    status += cmocka_run_group_tests_name("scarce, cuda", more, NULL, NULL);
+#endif
+    return status;
+}
