@@ -6,18 +6,10 @@
 #include "devstream_alloc.h"
 #include "devstream_rng.h"
 
-#include <setjmp.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "unit.h"
 
-#define ok(call)                                                           \
-    do {                                                                   \
-        ds_result ok_result_ = (call);                                     \
-        if (ok_result_ != DS_OK)                                           \
-            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,     \
-                     ds_result_get_name(ok_result_), ds_error_get_last()); \
-    } while (0)
 #define refused(call, code, words)                                                          \
     do {                                                                                    \
         ds_result refused_result_ = (call);                                                 \

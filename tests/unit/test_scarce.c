@@ -8,23 +8,14 @@
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
 
-#include <setjmp.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "unit.h"
 #include "kernels_ptx.h"
 #ifdef DEVSTREAM_CUDA
 #include "standin/standin.h"
 #endif
 
 #define MIB ((size_t)1 << 20)
-
-#define ok(call)                                                           \
-    do {                                                                   \
-        ds_result ok_result_ = (call);                                     \
-        if (ok_result_ != DS_OK)                                           \
-            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,     \
-                     ds_result_get_name(ok_result_), ds_error_get_last()); \
-    } while (0)
 
 static ds_device device, peer; /* of the driver under test */
 static ds_stream stream, other;
