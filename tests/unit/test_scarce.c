@@ -1,6 +1,6 @@
 /* Host memory runs out at each allocation of the library in turn: the call says so and leaves
    nothing behind, and the same call works as soon as there is memory. On the CPU driver and, upon
-   the stand-in, on the CUDA driver.
+   the stand-in, on the CUDA driver; there, each call of cudart also fails in turn.
 
    Each program runs with the N-th allocation failing, for all N, and again with all allocations
    from the N-th on failing. Then it runs without a failure, which must succeed. Graphs and captures
@@ -25,6 +25,7 @@ static const char *config; /* options of the allocator */
 static _Atomic long taken, returned, count, fail_at;
 static _Atomic int forever, failed;
 static int refusals;
+static int calls_fail; /* 1: a call of cudart fails instead of an allocation */
 
 static void *bank_alloc(size_t size, void *user) {
     long n = ++count;
@@ -43,10 +44,21 @@ static void bank_free(void *ptr, void *user) {
     free(ptr);
 }
 
-/* Returns 1 if the call succeeded, 0 if it failed for lack of memory. */
+/* Returns 1 if the call succeeded, 0 if it failed for lack of memory or by the failed call. */
 static int got(ds_result r, const char *call, int line) {
     if (r >= 0)
         return 1;
+#ifdef DEVSTREAM_CUDA
+    if (calls_fail) {
+        if (!standin_failed())
+            fail_msg("line %d: %s is %s: %s", line, call, ds_result_get_name(r),
+                     ds_error_get_last());
+        if (!*ds_error_get_last())
+            fail_msg("line %d: %s says nothing", line, call);
+        refusals++;
+        return 0;
+    }
+#endif
     if (r != DS_ERR_OUT_OF_MEMORY)
         fail_msg("allocation %ld%s, line %d: %s is %s: %s", (long)fail_at,
                  forever ? " and later" : "", line, call, ds_result_get_name(r),
@@ -60,8 +72,14 @@ static int got(ds_result r, const char *call, int line) {
 }
 
 #define may(call) got((call), #call, __LINE__)
-/* What gives back must not need memory. */
-#define must(call) ok(call)
+/* What gives back must not need memory, but the call of cudart may fail. */
+#define must(call)           \
+    do {                     \
+        if (calls_fail)      \
+            (void)may(call); \
+        else                 \
+            ok(call);        \
+    } while (0)
 
 static int nothing(void *user) {
     (void)user;
@@ -161,8 +179,8 @@ static void copies(void) {
         may(ds_fill_2d(memory, 4096, 7, 4, 100, 10, stream));
         may(ds_copy_sync(memory, pageable, 4096));
         may(ds_fill_sync(memory, 1, 1, 4096));
-        may(ds_stream_write_value32(stream, pinned, 1));
-        may(ds_stream_wait_value32(stream, pinned, 1, DS_VALUE_WAIT_EQ));
+        if (may(ds_stream_write_value32(stream, pinned, 1)))
+            may(ds_stream_wait_value32(stream, pinned, 1, DS_VALUE_WAIT_EQ));
         may(ds_stream_synchronize(stream));
     }
     must(ds_device_synchronize(device));
@@ -559,6 +577,45 @@ static void run_out(void (*program)(void)) {
     assert_true(refusals > 0);
 }
 
+#ifdef DEVSTREAM_CUDA
+/* Each call of cudart and of the driver gives this code in turn. */
+static void fail_calls(void (*program)(void)) {
+    const char *timeout = getenv("DS_TEST_TIMEOUT");
+    alarm(timeout ? (unsigned)atoi(timeout) : 120);
+    ok(ds_shutdown());
+    taken = returned = 0;
+    calls_fail = 1;
+    int hit = 1;
+    for (unsigned long n = 1; hit; n++) {
+        if (n > 3000)
+            fail_msg("the program calls cudart ever more often");
+        prepare();
+        standin_fail(n, cudaErrorUnknown);
+        program();
+        hit = standin_failed();
+        standin_fail(0, 0);
+        finish((long)n);
+    }
+    calls_fail = 0;
+}
+
+static void test_each_call_of_cudart_fails(void **state) {
+    (void)state;
+    void (*const programs[])(void) = { streams, events,  copies,    host_functions, allocations,
+                                       pools,   history, resources, pinned_memory,  recording,
+                                       kernels, graphs,  first_use };
+    refusals = 0;
+    for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
+        fail_calls(programs[i]);
+    config = "backend:cudaMallocAsync";
+    fail_calls(allocations);
+    config = "expandable_segments:False";
+    fail_calls(allocations);
+    print_message("          %d refusals\n", refusals);
+    assert_true(refusals > 100);
+}
+#endif
+
 #define PROGRAM(name)                                             \
     static void test_##name##_without_host_memory(void **state) { \
         (void)state;                                              \
@@ -624,7 +681,7 @@ static int begin_cuda(void **state) {
 static int end(void **state) {
     (void)state;
     fail_at = 0;
-    forever = 0;
+    forever = calls_fail = 0;
     alarm(0);
     return ds_shutdown() == DS_OK ? 0 : -1;
 }
@@ -647,7 +704,7 @@ int main(void) {
 #ifdef DEVSTREAM_CUDA
 #define CUDA(name) \
     { "test_" #name "_cuda", test_##name, begin_cuda, end, NULL }
-    const struct CMUnitTest more[] = { TESTS(CUDA) };
+    const struct CMUnitTest more[] = { TESTS(CUDA), CUDA(each_call_of_cudart_fails) };
     status += cmocka_run_group_tests_name("scarce, cuda", more, NULL, NULL);
 #endif
     return status;
