@@ -25,6 +25,8 @@ static const char *config; /* options of the allocator */
 static _Atomic long taken, returned, count, fail_at;
 static _Atomic int forever, failed;
 static int refusals;
+static long step = 1;  /* from one failing allocation to the next */
+static int capturing;  /* 1: a failed call may have ended a capture */
 static int calls_fail; /* 1: a call of cudart fails instead of an allocation */
 
 static void *bank_alloc(size_t size, void *user) {
@@ -59,7 +61,8 @@ static int got(ds_result r, const char *call, int line) {
         return 0;
     }
 #endif
-    if (r != DS_ERR_OUT_OF_MEMORY)
+    if (r != DS_ERR_OUT_OF_MEMORY &&
+        !(failed && capturing && (r == DS_ERR_CAPTURE_INVALIDATED || r == DS_ERR_CAPTURE_UNJOINED)))
         fail_msg("allocation %ld%s, line %d: %s is %s: %s", (long)fail_at,
                  forever ? " and later" : "", line, call, ds_result_get_name(r),
                  ds_error_get_last());
@@ -523,6 +526,163 @@ static void graphs(void) {
     must(ds_pinned_free(words));
 }
 
+/* A node of each kind, in a chain; n[0] to n[6]. The second version differs in the arguments. */
+static int describe(ds_node_desc d[7], ds_kernel k, char *pinned, const ds_event *event,
+                    fold_args *args, ds_value_op *op, int second) {
+    memset(d, 0, 7 * sizeof *d);
+    *args = (fold_args){ (uint64_t *)(void *)pinned, 1 };
+    *op = (ds_value_op){ pinned + 8, 1 + (unsigned)second, DS_VALUE_WRITE, 4 };
+    d[0].kind = DS_NODE_KERNEL;
+    d[0].u.kernel =
+        (ds_kernel_node){ .kernel = k, .items = 1, .args = args, .args_size = sizeof *args };
+    d[1].kind = DS_NODE_COPY;
+    d[1].u.copy = (ds_copy_node){ .dst = pinned + 64, .src = pinned, .width = second ? 32 : 16 };
+    d[2].kind = DS_NODE_FILL;
+    d[2].u.fill = (ds_fill_node){
+        .ptr = pinned + 128, .value = 5, .value_size = 1, .width = second ? 32 : 16
+    };
+    d[3].kind = DS_NODE_HOST;
+    d[3].u.host = (ds_host_node){ .fn = no_result, .user = second ? pinned : NULL };
+    d[4].kind = DS_NODE_EVENT_RECORD;
+    d[4].u.event = event[second];
+    d[5].kind = DS_NODE_EVENT_WAIT;
+    d[5].u.event = event[2 + second];
+    d[6].kind = DS_NODE_VALUES;
+    d[6].u.values = (ds_values_node){ .ops = op, .count = 1 };
+    return 7;
+}
+
+static void set_nodes(ds_graph g, ds_graph child, ds_graph_node inner, ds_kernel k, char *pinned,
+                      const ds_event *event) {
+    ds_node_desc d[7];
+    ds_graph_node n[7], last;
+    ds_graph_exec x = { 0 };
+    fold_args args;
+    ds_value_op op;
+    int count_of = describe(d, k, pinned, event, &args, &op, 0);
+    for (int i = 0; i < count_of; i++)
+        if (!may(ds_graph_add(g, &d[i], i ? &n[i - 1] : NULL, i > 0, &n[i])))
+            return;
+    ds_node_desc whole = { .kind = DS_NODE_CHILD };
+    whole.u.child = child;
+    if (!may(ds_graph_add(g, &whole, &n[6], 1, &last)) || !may(ds_graph_instantiate(g, NULL, &x)))
+        return;
+    may(ds_graph_launch(x, stream));
+    describe(d, k, pinned, event, &args, &op, 1);
+    for (int i = 0; i < count_of; i++) {
+        may(ds_graph_set_node(g, n[i], &d[i]));
+        may(ds_graph_exec_set_node(x, n[i], &d[i]));
+    }
+    may(ds_graph_set_node(child, inner, &d[1]));
+    may(ds_graph_set_node(g, last, &whole));
+    may(ds_graph_exec_set_node(x, last, &whole));
+    int enabled;
+    may(ds_graph_exec_set_node_enabled(x, n[1], 0));
+    may(ds_graph_exec_get_node_enabled(x, n[1], &enabled));
+    may(ds_graph_exec_set_node_enabled(x, n[1], 1));
+    void *from[] = { pinned + 64 }, *to[] = { pinned + 256 };
+    size_t replaced;
+    ds_graph_exec y = { 0 };
+    may(ds_graph_launch(x, stream));
+    if (may(ds_graph_instantiate(g, &(ds_graph_exec_desc){ .flags = DS_GRAPH_REPLACE_POINTERS },
+                                 &y))) {
+        may(ds_graph_exec_replace_pointers(y, from, to, 1, &replaced));
+        may(ds_graph_launch(y, stream));
+        must(ds_graph_exec_destroy(y));
+    }
+    may(ds_stream_synchronize(stream));
+    must(ds_device_synchronize(device));
+    must(ds_graph_exec_destroy(x));
+}
+
+static void nodes(void) {
+    ds_kernel k = { 0 };
+    ds_graph g = { 0 }, child = { 0 };
+    ds_graph_node inner;
+    ds_event event[4] = { { 0 } };
+    void *pinned = NULL;
+    int made = may(ds_pinned_alloc(4096, &pinned)) && make_fold(&k);
+    for (int i = 0; i < 4 && made; i++)
+        made = may(ds_event_create_on(device, 0, NULL, &event[i]));
+    made = made && may(ds_graph_create(&(ds_graph_desc){ .device = device }, &g)) &&
+           may(ds_graph_create(&(ds_graph_desc){ .device = device }, &child));
+    ds_node_desc copy = { .kind = DS_NODE_COPY };
+    copy.u.copy = (ds_copy_node){ .dst = (char *)pinned + 300, .src = pinned, .width = 8 };
+    if (made && may(ds_graph_add(child, &copy, NULL, 0, &inner)))
+        set_nodes(g, child, inner, k, pinned, event);
+    must(ds_device_synchronize(device));
+    if (child.id)
+        must(ds_graph_destroy(child));
+    if (g.id)
+        must(ds_graph_destroy(g));
+    for (int i = 0; i < 4; i++)
+        if (event[i].id)
+            must(ds_event_destroy(event[i]));
+    if (k.id)
+        must(ds_kernel_destroy(k));
+    must(ds_pinned_free(pinned));
+}
+
+static void capture_work(char *pinned, ds_stream aside, ds_event fork, ds_event join) {
+    void *p = NULL;
+    ds_graph_node deps[4];
+    size_t found;
+    char payload[32] = { 0 };
+    ds_capture_info info;
+    may(ds_fill(pinned, 1, 1, 64, stream));
+    may(ds_copy(pinned + 64, pinned, 64, stream));
+    may(ds_stream_launch_host_func(stream, no_result, NULL, no_result));
+    may(ds_stream_launch_closure(stream, nothing, payload, sizeof payload, NULL));
+    if (may(ds_event_record(fork, stream)) && may(ds_stream_wait_event(aside, fork))) {
+        may(ds_fill(pinned + 128, 1, 1, 64, aside));
+        if (may(ds_event_record(join, aside)))
+            may(ds_stream_wait_event(stream, join));
+    }
+    if (may(ds_mem_alloc(5000, stream, &p))) {
+        may(ds_fill(p, 1, 1, 64, stream));
+        must(ds_mem_free(p));
+    }
+    may(ds_capture_get_info(stream, &info));
+    if (may(ds_capture_get_dependencies(stream, deps, 4, &found)))
+        may(ds_capture_update_dependencies(stream, deps, found, DS_CAPTURE_SET_DEPENDENCIES));
+    may(ds_stream_write_value32(stream, pinned + 200, 1));
+}
+
+static void captures(void) {
+    ds_graph g = { 0 };
+    ds_graph_exec x = { 0 };
+    ds_stream aside = { 0 };
+    ds_event event[2] = { { 0 } };
+    void *pinned = NULL;
+    int made = may(ds_pinned_alloc(4096, &pinned)) &&
+               may(ds_stream_create(&(ds_stream_desc){ .device = device }, &aside));
+    for (int i = 0; i < 2 && made; i++)
+        made = may(ds_event_create_on(device, 0, NULL, &event[i]));
+    if (made && may(ds_capture_begin(stream, DS_CAPTURE_RELAXED))) {
+        capturing = 1;
+        capture_work(pinned, aside, event[0], event[1]);
+        int whole = may(ds_capture_end(stream, &g));
+        capturing = 0;
+        if (!whole && calls_fail && !g.id)
+            DS_IGNORE(ds_capture_end(stream, &g)); /* the call that failed was the end itself */
+        if (whole && may(ds_graph_instantiate(g, NULL, &x))) {
+            may(ds_graph_launch(x, stream));
+            may(ds_stream_synchronize(stream));
+        }
+    }
+    must(ds_device_synchronize(device));
+    if (x.id)
+        must(ds_graph_exec_destroy(x));
+    if (g.id)
+        must(ds_graph_destroy(g));
+    for (int i = 0; i < 2; i++)
+        if (event[i].id)
+            must(ds_event_destroy(event[i]));
+    if (aside.id)
+        must(ds_stream_destroy(aside));
+    must(ds_pinned_free(pinned));
+}
+
 /* ---- what runs them -------------------------------------------------------------------------- */
 
 static void prepare(void) {
@@ -559,7 +719,7 @@ static void run_out(void (*program)(void)) {
     taken = returned = 0;
     for (int all = 0; all < 2; all++) {
         int hit = 1;
-        for (long n = 1; hit; n++) {
+        for (long n = 1; hit; n += step) {
             if (n > 3000)
                 fail_msg("the program allocates ever more");
             prepare();
@@ -603,7 +763,7 @@ static void test_each_call_of_cudart_fails(void **state) {
     (void)state;
     void (*const programs[])(void) = { streams, events,  copies,    host_functions, allocations,
                                        pools,   history, resources, pinned_memory,  recording,
-                                       kernels, graphs,  first_use };
+                                       kernels, graphs,  first_use, nodes,          captures };
     refusals = 0;
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
         fail_calls(programs[i]);
@@ -634,6 +794,8 @@ PROGRAM(recording)
 PROGRAM(first_use)
 PROGRAM(kernels)
 PROGRAM(graphs)
+PROGRAM(nodes)
+PROGRAM(captures)
 
 static void test_plain_segments_without_host_memory(void **state) {
     (void)state;
@@ -646,6 +808,7 @@ static void test_plain_segments_without_host_memory(void **state) {
 static void test_checks_without_host_memory(void **state) {
     (void)state;
     config = "debug:2,poison:True,guard_bytes:512";
+    step = 5; /* the guards make the program slow */
     run_out(allocations);
 }
 
@@ -682,6 +845,7 @@ static int end(void **state) {
     (void)state;
     fail_at = 0;
     forever = calls_fail = 0;
+    step = 1;
     alarm(0);
     return ds_shutdown() == DS_OK ? 0 : -1;
 }
@@ -693,6 +857,7 @@ static int end(void **state) {
         F(history_without_host_memory), F(resources_without_host_memory),                         \
         F(recording_without_host_memory), F(first_use_without_host_memory),                       \
         F(kernels_without_host_memory), F(graphs_without_host_memory),                            \
+        F(nodes_without_host_memory), F(captures_without_host_memory),                            \
         F(plain_segments_without_host_memory), F(checks_without_host_memory),                     \
         F(the_drivers_pool_without_host_memory), F(the_drivers_calls_without_host_memory)
 
