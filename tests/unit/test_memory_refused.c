@@ -314,8 +314,8 @@ static void test_a_report_with_very_many_owners(void **state) {
     (void)state;
     for (int i = 0; i < OWNERS; i++) {
         snprintf(label[i], sizeof label[i], "owner %d", i);
-        ok(ds_mem_alloc_with(
-            &(ds_mem_request){ .size = 500, .stream = stream, .label = label[i] }, &p[i]));
+        ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 500, .stream = stream, .label = label[i] },
+                             &p[i]));
     }
     refused(ds_mem_alloc(60 * MIB, stream, &q), DS_ERR_OUT_OF_MEMORY, "60");
     const char *report = ds_mem_get_last_report();
