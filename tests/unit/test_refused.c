@@ -106,6 +106,57 @@ static void test_a_graph_that_a_capture_extends_is_left_alone(void **state) {
     ok(ds_stream_destroy(third));
 }
 
+/* Streams forked into a capture may be destroyed in any order; their work must have been joined. */
+static void test_forked_streams_are_destroyed_within_their_capture(void **state) {
+    ds_stream fork[3];
+    ds_graph g;
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &fork[i]));
+    ok(ds_capture_begin(stream, DS_CAPTURE_RELAXED));
+    for (int i = 0; i < 3; i++) {
+        ok(ds_stream_wait_stream(fork[i], stream));
+        ok(ds_stream_launch_host_func(fork[i], do_nothing, NULL, NULL));
+        ok(ds_stream_wait_stream(stream, fork[i]));
+    }
+    ok(ds_stream_destroy(fork[1]));
+    ok(ds_stream_destroy(fork[0]));
+    ok(ds_stream_destroy(fork[2]));
+    ok(ds_capture_end(stream, &g));
+    ok(ds_graph_destroy(g));
+}
+
+/* Work on the legacy stream is not ordered with captures of blocking streams: it invalidates them
+   all, and no others. */
+static void test_the_legacy_stream_invalidates_captures_of_blocking_streams(void **state) {
+    ds_stream blocking[2], elsewhere, legacy;
+    ds_graph g;
+    ds_stream_desc desc = { .device = ds_cpu(0), .flags = DS_STREAM_BLOCKING };
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        ok(ds_stream_create(&desc, &blocking[i]));
+    desc.device = ds_cpu(1);
+    ok(ds_stream_create(&desc, &elsewhere));
+    ok(ds_stream_get_legacy(ds_cpu(0), &legacy));
+    ok(ds_capture_begin(blocking[0], DS_CAPTURE_RELAXED));
+    ok(ds_capture_begin(elsewhere, DS_CAPTURE_RELAXED));
+    ok(ds_capture_begin(stream, DS_CAPTURE_RELAXED));
+    ok(ds_capture_begin(blocking[1], DS_CAPTURE_RELAXED));
+    refused(ds_stream_launch_host_func(legacy, do_nothing, NULL, NULL), DS_ERR_CAPTURE_IMPLICIT,
+            "legacy");
+    for (int i = 0; i < 2; i++) {
+        refused(ds_capture_end(blocking[i], &g), DS_ERR_CAPTURE_INVALIDATED, "legacy");
+        ok(ds_stream_destroy(blocking[i]));
+    }
+    ok(ds_capture_end(elsewhere, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_capture_end(stream, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_launch_host_func(legacy, do_nothing, NULL, NULL));
+    ok(ds_stream_synchronize(legacy));
+    ok(ds_stream_destroy(elsewhere));
+}
+
 static char dot[10000];
 
 static int keep_dot(const char *text, size_t size, void *user) {
@@ -304,6 +355,8 @@ int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, begin, end)
     const struct CMUnitTest tests[] = {
         T(a_graph_that_a_capture_extends_is_left_alone),
+        T(forked_streams_are_destroyed_within_their_capture),
+        T(the_legacy_stream_invalidates_captures_of_blocking_streams),
         T(a_drawing_names_priority_and_values_of_arguments),
         T(copies_name_what_is_wrong),
         T(counters_are_zero_before_the_start),
