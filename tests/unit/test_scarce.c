@@ -606,10 +606,12 @@ static void nodes(void) {
         made = may(ds_event_create_on(device, 0, NULL, &event[i]));
     made = made && may(ds_graph_create(&(ds_graph_desc){ .device = device }, &g)) &&
            may(ds_graph_create(&(ds_graph_desc){ .device = device }, &child));
-    ds_node_desc copy = { .kind = DS_NODE_COPY };
-    copy.u.copy = (ds_copy_node){ .dst = (char *)pinned + 300, .src = pinned, .width = 8 };
-    if (made && may(ds_graph_add(child, &copy, NULL, 0, &inner)))
-        set_nodes(g, child, inner, k, pinned, event);
+    if (made) {
+        ds_node_desc copy = { .kind = DS_NODE_COPY };
+        copy.u.copy = (ds_copy_node){ .dst = (char *)pinned + 300, .src = pinned, .width = 8 };
+        if (may(ds_graph_add(child, &copy, NULL, 0, &inner)))
+            set_nodes(g, child, inner, k, pinned, event);
+    }
     must(ds_device_synchronize(device));
     if (child.id)
         must(ds_graph_destroy(child));
