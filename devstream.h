@@ -12418,8 +12418,10 @@ struct ds__cpu_stream {
     ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
-    uint64_t handle;               /* of its creation or wrapping; for records of activity */
-    ds__activity_note note;        /* of the next operation; the owner of the stream has it */
+    /* of its creation or wrapping, for records of activity and the check layer; work of a former
+       owner may read it while the stream gets another one */
+    _Atomic uint64_t handle;
+    ds__activity_note note; /* of the next operation; the owner of the stream has it */
     /* the last operation that was enqueued with a note, except records of events */
     _Atomic uint64_t last_id;
 };
@@ -12629,6 +12631,10 @@ static struct {
     _Atomic uint64_t helped;
     _Atomic uint64_t other_operations;
 } ds__cpu;
+
+static inline uint64_t ds__cpu_handle(const ds__cpu_stream *s) {
+    return atomic_load_explicit(&s->handle, memory_order_relaxed);
+}
 
 /* Returns the time that a worker polls before it sleeps; 0: no thread spins. */
 static inline uint64_t ds__cpu_spin(void) {
@@ -13562,7 +13568,7 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
         atomic_store_explicit(
             &w->polled[i],
             atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
-            memory_order_relaxed);
+            memory_order_release);
         ds__cpu_unpoll(s);
     }
 }
@@ -14375,7 +14381,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user, s->handle);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user, ds__cpu_handle(s));
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
         if (f)
@@ -14386,7 +14392,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     }
     if (op->u.host.dtor_fn)
         op->u.host.dtor_fn(op->u.host.user);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user, s->handle);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user, ds__cpu_handle(s));
     ds__tls.in_callback = outer;
 }
 
@@ -15029,7 +15035,7 @@ static void ds__cpu_give_up(ds__cpu_worker *w, ds__cpu_stream *s, int result) {
     } else if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
                s->kind != DS__STREAM_LANE &&
                !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
-        atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
+        atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_release);
         atomic_store(&s->state, DS__CPU_POLLED);
     } else {
         ds__cpu_go_idle(s);
@@ -15182,14 +15188,14 @@ static void ds__cpu_closure_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *o
     uint64_t begin = timed ? ds__now_ns() : 0;
     if (timed)
         ds__cpu_long(w, 1);
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload, s->handle);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload, ds__cpu_handle(s));
     if (!failed)
         status = op->u.closure.fn(payload);
     if (DS__UNLIKELY(status != 0))
         ds__cpu_kernel_failed(s, op, status, number);
     if (op->u.closure.dtor_fn)
         op->u.closure.dtor_fn(payload);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload, s->handle);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload, ds__cpu_handle(s));
     if (!timed)
         return;
     w->long_closures = ds__now_ns() - begin > DS__CPU_LONG_NS;
@@ -15401,7 +15407,8 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     uint32_t beat =
         w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;
     if (beat) {
-        atomic_store_explicit(&w->running, s, memory_order_relaxed);
+        /* the monitor looks at the stream */
+        atomic_store_explicit(&w->running, s, memory_order_release);
         atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
     }
     int result = ds__cpu_run_some(w, s, upto, DS__CPU_WORK);
@@ -15570,7 +15577,7 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
         atomic_store_explicit(
             &w->polled[i],
             atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
-            memory_order_relaxed);
+            memory_order_release);
         uint32_t polled = DS__CPU_POLLED;
         if (!atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING))
             continue;
@@ -15888,12 +15895,12 @@ static int ds__cpu_watch_hosts(uint64_t *host_progress) {
    aside, waiters that were missed after the last short operation, and ready streams. */
 static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
     for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
-        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
+        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_acquire);
         if (s && ds__cpu_has_work(s))
             ds__cpu_unpoll(s);
     }
     ds__cpu_return_aside(w);
-    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
+    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_acquire);
     if (running && atomic_load(&running->waiting))
         ds__cpu_notify(running);
     if (ds__cpu_ready() && atomic_load(&ds__cpu.parked) > 0)
@@ -16821,7 +16828,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
                                const ds__cpu_failure *f) {
     ds_activity a = ds__activity_record(op, note, DS_DEVICE_CPU);
     a.result = f ? f->code : DS_OK;
-    a.stream.id = s->handle;
+    a.stream.id = ds__cpu_handle(s);
     a.device = ds_cpu(s->device);
     a.end_ns = ds__activity_clock();
     ds__activity_write(&a, note);
@@ -16869,7 +16876,7 @@ static inline void ds__cpu_short_write(const ds__cpu_stream *s, const ds__op *no
                                        const ds__op *op, ds_activity *a) {
     a->kind = DS_ACTIVITY_KERNEL;
     a->result = DS_OK;
-    a->stream.id = s->handle;
+    a->stream.id = ds__cpu_handle(s);
     a->device = ds_cpu(s->device);
     a->enqueue_ns = note->u.note.enqueue_time;
     a->bytes = 0;
@@ -17021,7 +17028,7 @@ static int ds__cpu_standing_get(ds__cpu_stream *s, ds__activity_standing *out) {
     out->record = ds__activity_record(&op, &note, DS_DEVICE_CPU);
     out->record.begin_ns = ds__activity_ns(&line, note.begin_time);
     out->record.enqueue_ns = ds__activity_ns(&line, note.enqueue_time);
-    out->record.stream.id = s->handle;
+    out->record.stream.id = ds__cpu_handle(s);
     out->record.device = ds_cpu(s->device);
     out->on = op.kind == DS__OP_WAIT ? ((ds__cpu_stream *)op.u.wait.stream)->handle : 0;
     return 1;
@@ -17116,7 +17123,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
     atomic_store_explicit(&s->group, ds__cpu_place_stream(device), memory_order_relaxed);
-    s->handle = 0;
+    atomic_store_explicit(&s->handle, 0, memory_order_relaxed);
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -17273,7 +17280,8 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
         }
         if (own) {
             s->floating = 0;
-            s->handle = 0; /* that of the former owner is stale */
+            /* that of the former owner is stale */
+            atomic_store_explicit(&s->handle, 0, memory_order_relaxed);
         }
         *out_flags = s->flags;
         *out_priority = s->level + 1 - DS__CPU_LEVELS;
@@ -17293,8 +17301,8 @@ static ds_result ds__cpu_stream_native(void *stream, void **out) {
 
 static void ds__cpu_stream_named(void *stream, uint64_t handle) {
     ds__cpu_stream *s = stream;
-    if (!s->handle)
-        s->handle = handle;
+    if (!ds__cpu_handle(s))
+        atomic_store_explicit(&s->handle, handle, memory_order_relaxed);
 }
 
 static const void *ds__cpu_stream_identity(void *stream) {
@@ -20264,7 +20272,7 @@ static int ds__cpu_launch_help(ds__cpu_stream *s, uint64_t upto) {
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
-    run->stream = s->handle;
+    run->stream = ds__cpu_handle(s);
     run->id =
         s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {

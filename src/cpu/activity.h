@@ -71,7 +71,7 @@ static void ds__cpu_note_write(const ds__cpu_stream *s, const ds__op *op, ds__ac
                                const ds__cpu_failure *f) {
     ds_activity a = ds__activity_record(op, note, DS_DEVICE_CPU);
     a.result = f ? f->code : DS_OK;
-    a.stream.id = s->handle;
+    a.stream.id = ds__cpu_handle(s);
     a.device = ds_cpu(s->device);
     a.end_ns = ds__activity_clock();
     ds__activity_write(&a, note);
@@ -119,7 +119,7 @@ static inline void ds__cpu_short_write(const ds__cpu_stream *s, const ds__op *no
                                        const ds__op *op, ds_activity *a) {
     a->kind = DS_ACTIVITY_KERNEL;
     a->result = DS_OK;
-    a->stream.id = s->handle;
+    a->stream.id = ds__cpu_handle(s);
     a->device = ds_cpu(s->device);
     a->enqueue_ns = note->u.note.enqueue_time;
     a->bytes = 0;
@@ -271,7 +271,7 @@ static int ds__cpu_standing_get(ds__cpu_stream *s, ds__activity_standing *out) {
     out->record = ds__activity_record(&op, &note, DS_DEVICE_CPU);
     out->record.begin_ns = ds__activity_ns(&line, note.begin_time);
     out->record.enqueue_ns = ds__activity_ns(&line, note.enqueue_time);
-    out->record.stream.id = s->handle;
+    out->record.stream.id = ds__cpu_handle(s);
     out->record.device = ds_cpu(s->device);
     out->on = op.kind == DS__OP_WAIT ? ((ds__cpu_stream *)op.u.wait.stream)->handle : 0;
     return 1;

@@ -325,7 +325,7 @@ static int ds__cpu_launch_help(ds__cpu_stream *s, uint64_t upto) {
 static void ds__cpu_launch_start(ds__cpu_worker *w, ds__cpu_stream *s, ds__cpu_launch *run) {
     ds__cpu_exec *x = run->exec;
     ds__cpu_failure *f = atomic_load_explicit(&s->failure, memory_order_relaxed);
-    run->stream = s->handle;
+    run->stream = ds__cpu_handle(s);
     run->id =
         s->kind == DS__STREAM_LANE ? ds__cpu_launch_id(s, &run->stream) : s->note.correlation_id;
     for (uint32_t i = 0; i < x->lanes; i++) {

@@ -125,7 +125,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     ds__cpu_failure *f = ds__cpu_failed(s, number);
     int outer = ds__tls.in_callback;
     ds__tls.in_callback = 1;
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user, s->handle);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.host.user, ds__cpu_handle(s));
     if (op->kind == DS__OP_CALLBACK) {
         ds_stream stream = { op->u.host.stream };
         if (f)
@@ -136,7 +136,7 @@ static void ds__cpu_host_op(ds__cpu_stream *s, const ds__op *op, uint64_t number
     }
     if (op->u.host.dtor_fn)
         op->u.host.dtor_fn(op->u.host.user);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user, s->handle);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.host.user, ds__cpu_handle(s));
     ds__tls.in_callback = outer;
 }
 

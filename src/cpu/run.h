@@ -73,7 +73,7 @@ static void ds__cpu_give_up(ds__cpu_worker *w, ds__cpu_stream *s, int result) {
     } else if (w && w->polled_count < DS__CPU_POLL_SLOTS && ds__cpu_spin() && !ds__cpu.seed &&
                s->kind != DS__STREAM_LANE &&
                !atomic_load_explicit(&s->closing, memory_order_relaxed)) {
-        atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_relaxed);
+        atomic_store_explicit(&w->polled[w->polled_count++], s, memory_order_release);
         atomic_store(&s->state, DS__CPU_POLLED);
     } else {
         ds__cpu_go_idle(s);
@@ -226,14 +226,14 @@ static void ds__cpu_closure_step(ds__cpu_worker *w, ds__cpu_stream *s, ds__op *o
     uint64_t begin = timed ? ds__now_ns() : 0;
     if (timed)
         ds__cpu_long(w, 1);
-    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload, s->handle);
+    ds__handed_over(DS__SEEN_ACQUIRE, op->u.closure.payload, ds__cpu_handle(s));
     if (!failed)
         status = op->u.closure.fn(payload);
     if (DS__UNLIKELY(status != 0))
         ds__cpu_kernel_failed(s, op, status, number);
     if (op->u.closure.dtor_fn)
         op->u.closure.dtor_fn(payload);
-    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload, s->handle);
+    ds__handed_over(DS__SEEN_RELEASE, op->u.closure.payload, ds__cpu_handle(s));
     if (!timed)
         return;
     w->long_closures = ds__now_ns() - begin > DS__CPU_LONG_NS;
@@ -445,7 +445,8 @@ static int ds__cpu_run(ds__cpu_worker *w, ds__cpu_stream *s, uint64_t upto) {
     uint32_t beat =
         w && ds__tls.nested == 0 ? atomic_load_explicit(&w->beat, memory_order_relaxed) + 1 : 0;
     if (beat) {
-        atomic_store_explicit(&w->running, s, memory_order_relaxed);
+        /* the monitor looks at the stream */
+        atomic_store_explicit(&w->running, s, memory_order_release);
         atomic_store_explicit(&w->beat, beat, memory_order_relaxed);
     }
     int result = ds__cpu_run_some(w, s, upto, DS__CPU_WORK);

@@ -288,7 +288,7 @@ static void ds__cpu_unpoll_fresh(ds__cpu_worker *w) {
         atomic_store_explicit(
             &w->polled[i],
             atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
-            memory_order_relaxed);
+            memory_order_release);
         ds__cpu_unpoll(s);
     }
 }

@@ -65,7 +65,7 @@ static void ds__cpu_stream_init(ds__cpu_stream *s, int device, int kind, unsigne
     s->level = priority + DS__CPU_LEVELS - 1;
     s->share = 0;
     atomic_store_explicit(&s->group, ds__cpu_place_stream(device), memory_order_relaxed);
-    s->handle = 0;
+    atomic_store_explicit(&s->handle, 0, memory_order_relaxed);
     s->floating = 0;
     s->thread = kind == DS__STREAM_PER_THREAD ? ds__thread_number() : 0;
     s->legacy_seen = s->seen_by_legacy = 0;
@@ -222,7 +222,8 @@ static ds_result ds__cpu_stream_wrap(int device, void *native, int own, unsigned
         }
         if (own) {
             s->floating = 0;
-            s->handle = 0; /* that of the former owner is stale */
+            /* that of the former owner is stale */
+            atomic_store_explicit(&s->handle, 0, memory_order_relaxed);
         }
         *out_flags = s->flags;
         *out_priority = s->level + 1 - DS__CPU_LEVELS;
@@ -242,8 +243,8 @@ static ds_result ds__cpu_stream_native(void *stream, void **out) {
 
 static void ds__cpu_stream_named(void *stream, uint64_t handle) {
     ds__cpu_stream *s = stream;
-    if (!s->handle)
-        s->handle = handle;
+    if (!ds__cpu_handle(s))
+        atomic_store_explicit(&s->handle, handle, memory_order_relaxed);
 }
 
 static const void *ds__cpu_stream_identity(void *stream) {

@@ -269,8 +269,10 @@ struct ds__cpu_stream {
     ds__cpu_progress *shared;
     struct ds__cpu_virtual *virt;  /* NULL: no virtual clock, or a proxy */
     const ds_value_op *value_wait; /* while the stream is parked in `value_waits` */
-    uint64_t handle;               /* of its creation or wrapping; for records of activity */
-    ds__activity_note note;        /* of the next operation; the owner of the stream has it */
+    /* of its creation or wrapping, for records of activity and the check layer; work of a former
+       owner may read it while the stream gets another one */
+    _Atomic uint64_t handle;
+    ds__activity_note note; /* of the next operation; the owner of the stream has it */
     /* the last operation that was enqueued with a note, except records of events */
     _Atomic uint64_t last_id;
 };
@@ -480,6 +482,10 @@ static struct {
     _Atomic uint64_t helped;
     _Atomic uint64_t other_operations;
 } ds__cpu;
+
+static inline uint64_t ds__cpu_handle(const ds__cpu_stream *s) {
+    return atomic_load_explicit(&s->handle, memory_order_relaxed);
+}
 
 /* Returns the time that a worker polls before it sleeps; 0: no thread spins. */
 static inline uint64_t ds__cpu_spin(void) {

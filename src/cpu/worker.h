@@ -43,7 +43,7 @@ static int ds__cpu_poll(ds__cpu_worker *w) {
         atomic_store_explicit(
             &w->polled[i],
             atomic_load_explicit(&w->polled[--w->polled_count], memory_order_relaxed),
-            memory_order_relaxed);
+            memory_order_release);
         uint32_t polled = DS__CPU_POLLED;
         if (!atomic_compare_exchange_strong(&s->state, &polled, DS__CPU_RUNNING))
             continue;
@@ -361,12 +361,12 @@ static int ds__cpu_watch_hosts(uint64_t *host_progress) {
    aside, waiters that were missed after the last short operation, and ready streams. */
 static void ds__cpu_relieve_worker(ds__cpu_worker *w) {
     for (int k = 0; k < DS__CPU_POLL_SLOTS; k++) {
-        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_relaxed);
+        ds__cpu_stream *s = atomic_load_explicit(&w->polled[k], memory_order_acquire);
         if (s && ds__cpu_has_work(s))
             ds__cpu_unpoll(s);
     }
     ds__cpu_return_aside(w);
-    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_relaxed);
+    ds__cpu_stream *running = atomic_load_explicit(&w->running, memory_order_acquire);
     if (running && atomic_load(&running->waiting))
         ds__cpu_notify(running);
     if (ds__cpu_ready() && atomic_load(&ds__cpu.parked) > 0)
