@@ -867,18 +867,18 @@ static void ds__trace_add(const ds__trace_record *r) {
         ds__activity_urge();
 }
 
-/* Returns a record of the ring by its number; NULL: it was overwritten. */
+/* Returns a record of the ring by its number, below the head; NULL: it was overwritten. */
 static const ds__trace_record *ds__trace_get(uint64_t n) {
-    if (n >= ds__trace.head || ds__trace.head - n > ds__trace.ring_size)
+    if (ds__trace.head - n > ds__trace.ring_size)
         return NULL;
     return &ds__trace.ring[n & (ds__trace.ring_size - 1)];
 }
 
-/* Returns the record of an operation, or NULL. */
+/* Returns the record of an operation, or NULL. Nodes of graphs have no place. */
 static const ds__trace_record *ds__trace_find(uint32_t id) {
     uint64_t at = ds__trace.place[id & (ds__trace.ring_size - 1)];
     const ds__trace_record *r = id && at ? ds__trace_get(at - 1) : NULL;
-    return r && r->id == id && r->kind < DS__TRACE_NODE ? r : NULL;
+    return r && r->id == id ? r : NULL;
 }
 
 /* Returns 1 if an operation is a step of a collective: an operation between ranks, which is a wait
@@ -1043,8 +1043,8 @@ static size_t ds__trace_view_copy(void *to, size_t element, size_t have, size_t 
 }
 
 /* Brings the copies of the tables up to date. Streams and threads may get another name, so they are
-   copied each time. */
-static void ds__trace_view_update(void) {
+   copied each time. Returns 0 if there is no memory for all entries. */
+static int ds__trace_view_update(void) {
     ds__mutex_lock(&ds__trace.lock);
     ds__trace_view.texts =
         ds__trace_view_copy(&ds__trace_view.text, sizeof *ds__trace_view.text, ds__trace_view.texts,
@@ -1055,7 +1055,11 @@ static void ds__trace_view_update(void) {
     ds__trace_view.threads =
         ds__trace_view_copy(&ds__trace_view.thread, sizeof *ds__trace_view.thread, 0,
                             &ds__trace_view.thread_room, ds__trace.thread, ds__trace.threads);
+    int complete = ds__trace_view.texts == ds__trace.texts &&
+                   ds__trace_view.streams == ds__trace.streams &&
+                   ds__trace_view.threads == ds__trace.threads;
     ds__mutex_unlock(&ds__trace.lock);
+    return complete;
 }
 
 static void ds__trace_view_deinit(void) {
@@ -1148,18 +1152,17 @@ static void ds__trace_put_base64(ds__trace_output *o, const unsigned char *from,
     o->size += (size_t)(to - (o->text + o->size));
 }
 
-/* Writes bytes to the file. */
+/* Writes bytes to the file, so that they are in it even if the process is killed. */
 static void ds__trace_output_write(ds__trace_output *o, const char *text, size_t size) {
     if (o->failed || !size)
         return;
-    if (fwrite(text, 1, size, o->file) == size)
+    if (fwrite(text, 1, size, o->file) == size && fflush(o->file) == 0)
         o->bytes += size;
     else
         o->failed = 1;
 }
 
-/* Writes the collected text, so that it is in the file even if the process is killed. end: a
-   compressed file ends with it. */
+/* Writes the collected text. end: a compressed file ends with it. */
 static void ds__trace_output_flush(ds__trace_output *o, int end) {
     if (o->packer && !o->failed) {
         const char *packed = o->text;
@@ -1173,8 +1176,6 @@ static void ds__trace_output_flush(ds__trace_output *o, int end) {
     }
     o->part_size += o->size;
     o->size = 0;
-    if (!o->failed && fflush(o->file) != 0)
-        o->failed = 1;
 }
 
 /* Opens the file of an output whose format is set. Returns 0 after a failure; errno has it. */
@@ -3041,7 +3042,8 @@ static void ds__trace_json_write(ds__trace_output *o, const ds__trace_record *li
    Policy: the sums of streams and the longest waits are of the whole trace; the overlap is of the
    ring. Nodes of graphs count as their launch. Waits and records of events are not busy time.
 
-   Invariants: each line ends with a line feed and has at most 500 characters.
+   Invariants: each line ends with a line feed and has at most 500 characters. Without memory for a
+   part, the output has failed.
    Locks: ds__trace.file_lock is held; ds__trace.lock is taken.
    Threads: any. */
 
@@ -3100,17 +3102,20 @@ static ds__trace_turn *ds__trace_turns(size_t *out_count) {
     return list;
 }
 
-static ds__trace_overlap ds__trace_overlap_get(void) {
+/* Returns how long operations ran at once. Without memory, the output has failed. */
+static ds__trace_overlap ds__trace_overlap_get(ds__trace_output *out) {
     ds__trace_overlap o = { 0, 0, 0, 0 };
     size_t count = 0;
     ds__trace_turn *list = ds__trace_turns(&count);
     int running = 0;
     int moving = 0;
-    if (list && count) {
+    if (!list)
+        out->failed = 1;
+    if (count) {
         qsort(list, count, sizeof *list, ds__trace_turn_compare);
         o.span = list[count - 1].time - list[0].time;
     }
-    for (size_t i = 0; list && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint64_t took = i ? list[i].time - list[i - 1].time : 0;
         o.busy += running > 0 ? took : 0;
         o.two += running > 1 ? took : 0;
@@ -3185,11 +3190,14 @@ static void ds__trace_put_streams(ds__trace_output *o, uint64_t span) {
     size_t count = 0;
     char name[64];
     uint32_t *list = ds__host_alloc((ds__trace_view.streams + 1) * sizeof *list);
-    for (uint32_t i = 0; list && i < ds__trace_view.streams; i++)
+    if (!list) {
+        o->failed = 1;
+        return;
+    }
+    for (uint32_t i = 0; i < ds__trace_view.streams; i++)
         if (ds__trace_view.stream[i].operations)
             list[count++] = i;
-    if (list)
-        qsort(list, count, sizeof *list, ds__trace_stream_compare);
+    qsort(list, count, sizeof *list, ds__trace_stream_compare);
     ds__trace_print(o, "%-30s %-8s %12s %8s %8s %14s\n", "stream", "device", "operations", "busy",
                     "waiting", "bytes");
     for (size_t i = 0; i < count; i++) {
@@ -3213,8 +3221,9 @@ static void ds__trace_summary_write(ds__trace_output *o) {
     ds__trace_wait longest[DS__TRACE_LONGEST];
     uint64_t first = UINT64_MAX;
     uint64_t last = 0;
-    ds__trace_overlap overlap = ds__trace_overlap_get();
-    ds__trace_view_update();
+    ds__trace_overlap overlap = ds__trace_overlap_get(o);
+    if (!ds__trace_view_update())
+        o->failed = 1;
     ds__mutex_lock(&ds__trace.lock);
     size_t waits = ds__trace.waits;
     uint64_t operations = ds__trace.operations;
@@ -3277,15 +3286,20 @@ static ds__trace_record ds__trace_standing_record(const ds__activity_standing *s
     return r;
 }
 
-/* Writes one line for each stream that stands. */
+/* Writes one line for each stream that stands. Without memory, the output has failed. */
 static void ds__trace_standing_write(ds__trace_output *o) {
     ds__activity_standing *list = ds__host_alloc(DS__TRACE_STANDING * sizeof *list);
-    size_t count = list ? ds__trace_standing_list(list) : 0;
+    if (!list) {
+        o->failed = 1;
+        return;
+    }
+    size_t count = ds__trace_standing_list(list);
     if (!count)
         ds__trace_print(o, "no stream has pending operations with a record\n");
     for (size_t i = 0; i < count; i++) {
         ds__trace_record r = ds__trace_standing_record(&list[i]);
-        ds__trace_view_update();
+        if (!ds__trace_view_update())
+            o->failed = 1;
         ds__trace_put_stream(o, r.row);
         ds__trace_print(o, " stands at %s of ", ds__activity_kind_name(list[i].record.kind));
         ds__trace_put_site(o, r.call, r.file, r.line);
@@ -3297,7 +3311,8 @@ static void ds__trace_standing_write(ds__trace_output *o) {
             ds__mutex_lock(&ds__trace.lock);
             uint32_t row = ds__trace_stream_of(list[i].on, 0, 0);
             ds__mutex_unlock(&ds__trace.lock);
-            ds__trace_view_update();
+            if (!ds__trace_view_update())
+                o->failed = 1;
             ds__trace_print(o, ", and waits for ");
             ds__trace_put_stream(o, row);
         }
@@ -3392,11 +3407,12 @@ static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
     if (!o->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to write a trace");
     if (ds__trace_output_fopen(o, o->path)) {
-        ds__trace_view_update();
+        (void)ds__trace_view_update();
         format->begin(o);
         return DS_OK;
     }
-    r = ds__fail(DS_ERR_INVALID_VALUE, "trace: the file \"%.200s\": %s", o->path, strerror(errno));
+    r = ds__fail(errno == ENOMEM ? DS_ERR_OUT_OF_MEMORY : DS_ERR_INVALID_VALUE,
+                 "trace: the file \"%.200s\": %s", o->path, strerror(errno));
     ds__trace_output_deinit(o);
     return r;
 }
@@ -3429,7 +3445,7 @@ static void ds__trace_pump(ds__trace_output *o) {
     while (o->file && o->format->write && !o->failed && o->at.record < upto) {
         uint64_t lost = o->lost;
         size_t count = ds__trace_ring_read(o, upto);
-        ds__trace_view_update();
+        (void)ds__trace_view_update();
         o->format->write(o, o->list, count, o->lost - lost + dropped - o->dropped);
         o->dropped = dropped;
     }
@@ -3456,7 +3472,7 @@ static void ds__trace_dump_standing(ds__trace_output *o) {
     size_t count = list && o->format->write ? ds__trace_standing_list(list) : 0;
     for (size_t i = 0; i < count; i++)
         o->list[i] = ds__trace_standing_record(&list[i]);
-    ds__trace_view_update();
+    (void)ds__trace_view_update();
     if (count)
         o->format->write(o, o->list, count, 0);
     ds__host_free(list);

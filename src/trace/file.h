@@ -89,11 +89,12 @@ static ds_result ds__trace_output_open(ds__trace_output *o, const char *path) {
     if (!o->list)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory to write a trace");
     if (ds__trace_output_fopen(o, o->path)) {
-        ds__trace_view_update();
+        (void)ds__trace_view_update();
         format->begin(o);
         return DS_OK;
     }
-    r = ds__fail(DS_ERR_INVALID_VALUE, "trace: the file \"%.200s\": %s", o->path, strerror(errno));
+    r = ds__fail(errno == ENOMEM ? DS_ERR_OUT_OF_MEMORY : DS_ERR_INVALID_VALUE,
+                 "trace: the file \"%.200s\": %s", o->path, strerror(errno));
     ds__trace_output_deinit(o);
     return r;
 }
@@ -126,7 +127,7 @@ static void ds__trace_pump(ds__trace_output *o) {
     while (o->file && o->format->write && !o->failed && o->at.record < upto) {
         uint64_t lost = o->lost;
         size_t count = ds__trace_ring_read(o, upto);
-        ds__trace_view_update();
+        (void)ds__trace_view_update();
         o->format->write(o, o->list, count, o->lost - lost + dropped - o->dropped);
         o->dropped = dropped;
     }
@@ -153,7 +154,7 @@ static void ds__trace_dump_standing(ds__trace_output *o) {
     size_t count = list && o->format->write ? ds__trace_standing_list(list) : 0;
     for (size_t i = 0; i < count; i++)
         o->list[i] = ds__trace_standing_record(&list[i]);
-    ds__trace_view_update();
+    (void)ds__trace_view_update();
     if (count)
         o->format->write(o, o->list, count, 0);
     ds__host_free(list);

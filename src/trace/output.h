@@ -29,8 +29,8 @@ static size_t ds__trace_view_copy(void *to, size_t element, size_t have, size_t 
 }
 
 /* Brings the copies of the tables up to date. Streams and threads may get another name, so they are
-   copied each time. */
-static void ds__trace_view_update(void) {
+   copied each time. Returns 0 if there is no memory for all entries. */
+static int ds__trace_view_update(void) {
     ds__mutex_lock(&ds__trace.lock);
     ds__trace_view.texts =
         ds__trace_view_copy(&ds__trace_view.text, sizeof *ds__trace_view.text, ds__trace_view.texts,
@@ -41,7 +41,11 @@ static void ds__trace_view_update(void) {
     ds__trace_view.threads =
         ds__trace_view_copy(&ds__trace_view.thread, sizeof *ds__trace_view.thread, 0,
                             &ds__trace_view.thread_room, ds__trace.thread, ds__trace.threads);
+    int complete = ds__trace_view.texts == ds__trace.texts &&
+                   ds__trace_view.streams == ds__trace.streams &&
+                   ds__trace_view.threads == ds__trace.threads;
     ds__mutex_unlock(&ds__trace.lock);
+    return complete;
 }
 
 static void ds__trace_view_deinit(void) {
@@ -134,18 +138,17 @@ static void ds__trace_put_base64(ds__trace_output *o, const unsigned char *from,
     o->size += (size_t)(to - (o->text + o->size));
 }
 
-/* Writes bytes to the file. */
+/* Writes bytes to the file, so that they are in it even if the process is killed. */
 static void ds__trace_output_write(ds__trace_output *o, const char *text, size_t size) {
     if (o->failed || !size)
         return;
-    if (fwrite(text, 1, size, o->file) == size)
+    if (fwrite(text, 1, size, o->file) == size && fflush(o->file) == 0)
         o->bytes += size;
     else
         o->failed = 1;
 }
 
-/* Writes the collected text, so that it is in the file even if the process is killed. end: a
-   compressed file ends with it. */
+/* Writes the collected text. end: a compressed file ends with it. */
 static void ds__trace_output_flush(ds__trace_output *o, int end) {
     if (o->packer && !o->failed) {
         const char *packed = o->text;
@@ -159,8 +162,6 @@ static void ds__trace_output_flush(ds__trace_output *o, int end) {
     }
     o->part_size += o->size;
     o->size = 0;
-    if (!o->failed && fflush(o->file) != 0)
-        o->failed = 1;
 }
 
 /* Opens the file of an output whose format is set. Returns 0 after a failure; errno has it. */

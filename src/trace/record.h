@@ -20,18 +20,18 @@ static void ds__trace_add(const ds__trace_record *r) {
         ds__activity_urge();
 }
 
-/* Returns a record of the ring by its number; NULL: it was overwritten. */
+/* Returns a record of the ring by its number, below the head; NULL: it was overwritten. */
 static const ds__trace_record *ds__trace_get(uint64_t n) {
-    if (n >= ds__trace.head || ds__trace.head - n > ds__trace.ring_size)
+    if (ds__trace.head - n > ds__trace.ring_size)
         return NULL;
     return &ds__trace.ring[n & (ds__trace.ring_size - 1)];
 }
 
-/* Returns the record of an operation, or NULL. */
+/* Returns the record of an operation, or NULL. Nodes of graphs have no place. */
 static const ds__trace_record *ds__trace_find(uint32_t id) {
     uint64_t at = ds__trace.place[id & (ds__trace.ring_size - 1)];
     const ds__trace_record *r = id && at ? ds__trace_get(at - 1) : NULL;
-    return r && r->id == id && r->kind < DS__TRACE_NODE ? r : NULL;
+    return r && r->id == id ? r : NULL;
 }
 
 /* Returns 1 if an operation is a step of a collective: an operation between ranks, which is a wait

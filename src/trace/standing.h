@@ -34,15 +34,20 @@ static ds__trace_record ds__trace_standing_record(const ds__activity_standing *s
     return r;
 }
 
-/* Writes one line for each stream that stands. */
+/* Writes one line for each stream that stands. Without memory, the output has failed. */
 static void ds__trace_standing_write(ds__trace_output *o) {
     ds__activity_standing *list = ds__host_alloc(DS__TRACE_STANDING * sizeof *list);
-    size_t count = list ? ds__trace_standing_list(list) : 0;
+    if (!list) {
+        o->failed = 1;
+        return;
+    }
+    size_t count = ds__trace_standing_list(list);
     if (!count)
         ds__trace_print(o, "no stream has pending operations with a record\n");
     for (size_t i = 0; i < count; i++) {
         ds__trace_record r = ds__trace_standing_record(&list[i]);
-        ds__trace_view_update();
+        if (!ds__trace_view_update())
+            o->failed = 1;
         ds__trace_put_stream(o, r.row);
         ds__trace_print(o, " stands at %s of ", ds__activity_kind_name(list[i].record.kind));
         ds__trace_put_site(o, r.call, r.file, r.line);
@@ -54,7 +59,8 @@ static void ds__trace_standing_write(ds__trace_output *o) {
             ds__mutex_lock(&ds__trace.lock);
             uint32_t row = ds__trace_stream_of(list[i].on, 0, 0);
             ds__mutex_unlock(&ds__trace.lock);
-            ds__trace_view_update();
+            if (!ds__trace_view_update())
+                o->failed = 1;
             ds__trace_print(o, ", and waits for ");
             ds__trace_put_stream(o, row);
         }

@@ -6,7 +6,8 @@
    Policy: the sums of streams and the longest waits are of the whole trace; the overlap is of the
    ring. Nodes of graphs count as their launch. Waits and records of events are not busy time.
 
-   Invariants: each line ends with a line feed and has at most 500 characters.
+   Invariants: each line ends with a line feed and has at most 500 characters. Without memory for a
+   part, the output has failed.
    Locks: ds__trace.file_lock is held; ds__trace.lock is taken.
    Threads: any. */
 #ifndef DS__TRACE_SUMMARY_H
@@ -69,17 +70,20 @@ static ds__trace_turn *ds__trace_turns(size_t *out_count) {
     return list;
 }
 
-static ds__trace_overlap ds__trace_overlap_get(void) {
+/* Returns how long operations ran at once. Without memory, the output has failed. */
+static ds__trace_overlap ds__trace_overlap_get(ds__trace_output *out) {
     ds__trace_overlap o = { 0, 0, 0, 0 };
     size_t count = 0;
     ds__trace_turn *list = ds__trace_turns(&count);
     int running = 0;
     int moving = 0;
-    if (list && count) {
+    if (!list)
+        out->failed = 1;
+    if (count) {
         qsort(list, count, sizeof *list, ds__trace_turn_compare);
         o.span = list[count - 1].time - list[0].time;
     }
-    for (size_t i = 0; list && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint64_t took = i ? list[i].time - list[i - 1].time : 0;
         o.busy += running > 0 ? took : 0;
         o.two += running > 1 ? took : 0;
@@ -154,11 +158,14 @@ static void ds__trace_put_streams(ds__trace_output *o, uint64_t span) {
     size_t count = 0;
     char name[64];
     uint32_t *list = ds__host_alloc((ds__trace_view.streams + 1) * sizeof *list);
-    for (uint32_t i = 0; list && i < ds__trace_view.streams; i++)
+    if (!list) {
+        o->failed = 1;
+        return;
+    }
+    for (uint32_t i = 0; i < ds__trace_view.streams; i++)
         if (ds__trace_view.stream[i].operations)
             list[count++] = i;
-    if (list)
-        qsort(list, count, sizeof *list, ds__trace_stream_compare);
+    qsort(list, count, sizeof *list, ds__trace_stream_compare);
     ds__trace_print(o, "%-30s %-8s %12s %8s %8s %14s\n", "stream", "device", "operations", "busy",
                     "waiting", "bytes");
     for (size_t i = 0; i < count; i++) {
@@ -182,8 +189,9 @@ static void ds__trace_summary_write(ds__trace_output *o) {
     ds__trace_wait longest[DS__TRACE_LONGEST];
     uint64_t first = UINT64_MAX;
     uint64_t last = 0;
-    ds__trace_overlap overlap = ds__trace_overlap_get();
-    ds__trace_view_update();
+    ds__trace_overlap overlap = ds__trace_overlap_get(o);
+    if (!ds__trace_view_update())
+        o->failed = 1;
     ds__mutex_lock(&ds__trace.lock);
     size_t waits = ds__trace.waits;
     uint64_t operations = ds__trace.operations;

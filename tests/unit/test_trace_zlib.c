@@ -1,13 +1,29 @@
-/* Traces that zlib compresses: the same records, files that are cut off, and their size. */
+/* Traces that zlib compresses: the same records, files that are cut off, their size, and a lack of
+   memory for the compression. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* The compression takes memory from the C library, the rest of devstream from `plain` here. */
+static _Atomic long allocations; /* until one fails; 0: none fails */
+
+static void *calloc_or_fail(size_t count, size_t size) {
+    return allocations && --allocations == 0 ? NULL : calloc(count, size);
+}
+
+static void *realloc_or_fail(void *ptr, size_t size) {
+    return allocations && --allocations == 0 ? NULL : realloc(ptr, size);
+}
+
+#define calloc(count, size) calloc_or_fail(count, size)
+#define realloc(ptr, size) realloc_or_fail(ptr, size)
 #define DEVSTREAM_ZLIB
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_trace.h"
+#undef calloc
+#undef realloc
 #include "trace_file.h"
 #include "unit.h"
 
@@ -102,8 +118,69 @@ static void test_compressed_events_can_be_cut(void **state) {
     unlink(path);
 }
 
+static void *plain_alloc(size_t size, void *user) {
+    (void)user;
+    return malloc(size);
+}
+
+static void plain_free(void *ptr, void *user) {
+    (void)user;
+    free(ptr);
+}
+
+/* Each allocation of the compression fails once. A page without a compressor has plain records;
+   other failures are reported, and the next dump is complete. */
+static void test_compression_survives_a_lack_of_memory(void **state) {
+    (void)state;
+
+    static const struct {
+        const char *ending;
+        ds_result want[3];
+    } files[] = { { ".html", { DS_OK, DS_ERR_SYSTEM, DS_OK } },
+                  { ".json.gz", { DS_ERR_OUT_OF_MEMORY, DS_ERR_SYSTEM, DS_OK } } };
+
+    static ds_cpu_desc cpu = { .devices = 1 };
+    for (size_t f = 0; f < sizeof files / sizeof files[0]; f++) {
+        snprintf(path, sizeof path, "/tmp/devstream-zlib-%d%s", (int)getpid(), files[f].ending);
+        ok(ds_init(&(ds_init_desc){ .cpu = &cpu,
+                                    .allocator = { plain_alloc, plain_free, NULL },
+                                    .flags = DS_INIT_NO_CUDA,
+                                    .log_level = DS_LOG_ERROR,
+                                    .trace = "1" }));
+        fills(10);
+        ok(ds_trace_flush());
+        for (long n = 1; n <= 3; n++) {
+            allocations = n;
+            ds_result r = ds_trace_dump(path);
+            int is_over = allocations > 0; /* none has failed */
+            allocations = 0;
+            assert_int_equal(r, files[f].want[n - 1]);
+            assert_int_equal(is_over, n == 3);
+        }
+        trace_file t;
+        size_t size;
+        if (f == 0) {
+            assert_true(trace_read(path, &t));
+            assert_true(t.ended && t.records >= 10);
+            allocations = 1;
+            ok(ds_trace_dump(path));
+            assert_true(trace_read(path, &t)); /* plain records */
+            assert_true(t.ended && t.records >= 10);
+        } else {
+            char *packed = trace_read_all(path, &size);
+            json list = read_events(packed, size, 0);
+            assert_true(list.count >= 10);
+        }
+        ok(ds_shutdown());
+        unlink(path);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_pages_are_compressed),
-                                        cmocka_unit_test(test_compressed_events_can_be_cut) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pages_are_compressed),
+        cmocka_unit_test(test_compressed_events_can_be_cut),
+        cmocka_unit_test(test_compression_survives_a_lack_of_memory),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
