@@ -30,13 +30,11 @@ typedef struct ds__trace_overlap {
     uint64_t mixed; /* a copy or fill, and another operation */
 } ds__trace_overlap;
 
-/* Sorts by time; ends come before begins. */
+/* Sorts by time. The order of turns at one time does not matter: no time passes between them. */
 static int ds__trace_turn_compare(const void *a, const void *b) {
     const ds__trace_turn *x = a;
     const ds__trace_turn *y = b;
-    if (x->time != y->time)
-        return x->time < y->time ? -1 : 1;
-    return x->change - y->change;
+    return (x->time > y->time) - (x->time < y->time);
 }
 
 static int ds__trace_is_busy(const ds__trace_record *r) {
