@@ -1195,9 +1195,23 @@ static ds__race_line *ds__race_line_of(const void *native) {
     return ds__race_table_find(&ds__race.natives, ds__race_key(native));
 }
 
-/* Returns the timeline of a stream's handle, or NULL. */
-static ds__race_line *ds__race_line_of_handle(ds_stream stream) {
+/* Returns the timeline of a handle that a driver has, or NULL. */
+static ds__race_line *ds__race_line_named(ds_stream stream) {
     return stream.id ? ds__race_table_find(&ds__race.handles, stream.id) : NULL;
+}
+
+/* Returns the timeline of a handle of the program, or NULL. Drivers do not get the handle of a
+   wrapper of a default stream, but it has the driver's stream. Threads of drivers have no pins. */
+static ds__race_line *ds__race_line_of_handle(ds_stream stream) {
+    ds__race_line *l = ds__race_line_named(stream);
+    if (l || !stream.id || !ds__tls.thread)
+        return l;
+    ds__stream *s = ds__pin(&ds__g.streams, stream.id);
+    if (!s)
+        return NULL;
+    l = ds__race_line_of(s->native);
+    ds__stream_unpin(s);
+    return l;
 }
 
 /* Orders operation n of a timeline, with everything that it knew, before operation to_n of another
@@ -3965,7 +3979,7 @@ static void ds__race_task_remove(ds__race_task *t) {
 
 /* The calling thread runs the first host function with this argument. stream: zero in a graph. */
 static void ds__race_task_run(const void *user, ds_stream stream) {
-    const ds__race_line *l = ds__race_line_of_handle(stream);
+    const ds__race_line *l = ds__race_line_named(stream);
     for (ds__race_task *t = ds__race.task; t; t = t->next)
         if (t->user == user && !t->running && (l ? l->index == t->line : t->exec != NULL)) {
             t->running = 1;

@@ -199,7 +199,7 @@ static void ds__race_task_remove(ds__race_task *t) {
 
 /* The calling thread runs the first host function with this argument. stream: zero in a graph. */
 static void ds__race_task_run(const void *user, ds_stream stream) {
-    const ds__race_line *l = ds__race_line_of_handle(stream);
+    const ds__race_line *l = ds__race_line_named(stream);
     for (ds__race_task *t = ds__race.task; t; t = t->next)
         if (t->user == user && !t->running && (l ? l->index == t->line : t->exec != NULL)) {
             t->running = 1;
