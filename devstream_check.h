@@ -1427,10 +1427,8 @@ static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
         return word == v->value;
     case DS_VALUE_WAIT_AND:
         return (word & v->value) != 0;
-    case DS_VALUE_WAIT_NOR:
+    default: /* DS_VALUE_WAIT_NOR */
         return (~(word | v->value) & mask) != 0;
-    default:
-        return 0;
     }
 }
 
@@ -2765,13 +2763,10 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
         snprintf(t->fix, sizeof t->fix,
                  "keep the memory until the last launch, or capture the graph again");
         break;
-    case DS_HAZARD_UNRECORDED_WAIT:
+    default: /* DS_HAZARD_UNRECORDED_WAIT */
         snprintf(t->order, sizeof t->order,
                  "the event was never recorded, so the wait orders nothing");
         snprintf(t->fix, sizeof t->fix, "record the event before %s", at);
-        break;
-    default:
-        snprintf(t->fix, sizeof t->fix, "order the operations");
         break;
     }
 }
@@ -4653,7 +4648,7 @@ static void ds__race_stop(void) {
     X(b, stream_wrap, \
       (int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out), \
       (device, native, own, out_flags, out_priority, out), \
-      ds__race_stream_add(b, device, ds__race_wrapped_kind(native), *out_flags, *out)) \
+      ds__race_stream_add(b, device, DS__STREAM_NEW, *out_flags, *out)) \
     X(b, memory_alloc, (int device, size_t size, void **out), (device, size, out), \
       ds__race_memory_given(*out, size)) \
     X(b, async_alloc, (int device, void *stream, size_t size, void **out), \
@@ -4698,14 +4693,6 @@ static void ds__race_stop(void) {
       (device, base, size, imported), ds__race_memory_taken(base, size))
 
 /* clang-format on */
-
-/* Returns the kind of a wrapped stream: CUDA's handles 0 and 1 are the legacy stream, 2 is the
-   per-thread stream (CUDA Runtime API, "Stream synchronization behavior"). */
-static int ds__race_wrapped_kind(const void *native) {
-    if ((uintptr_t)native <= 1)
-        return DS__STREAM_LEGACY;
-    return (uintptr_t)native == 2 ? DS__STREAM_PER_THREAD : DS__STREAM_NEW;
-}
 
 #define DS__RACE_AFTER_FUNCTION(b, entry, parameters, arguments, call) \
     static ds_result ds__race_##b##_##entry parameters {               \

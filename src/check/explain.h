@@ -249,13 +249,10 @@ static void ds__race_explain_lifetime(ds_hazard_report *r, ds__race_texts *t,
         snprintf(t->fix, sizeof t->fix,
                  "keep the memory until the last launch, or capture the graph again");
         break;
-    case DS_HAZARD_UNRECORDED_WAIT:
+    default: /* DS_HAZARD_UNRECORDED_WAIT */
         snprintf(t->order, sizeof t->order,
                  "the event was never recorded, so the wait orders nothing");
         snprintf(t->fix, sizeof t->fix, "record the event before %s", at);
-        break;
-    default:
-        snprintf(t->fix, sizeof t->fix, "order the operations");
         break;
     }
 }

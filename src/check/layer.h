@@ -433,7 +433,7 @@ static void ds__race_stop(void) {
     X(b, stream_wrap, \
       (int device, void *native, int own, unsigned *out_flags, int *out_priority, void **out), \
       (device, native, own, out_flags, out_priority, out), \
-      ds__race_stream_add(b, device, ds__race_wrapped_kind(native), *out_flags, *out)) \
+      ds__race_stream_add(b, device, DS__STREAM_NEW, *out_flags, *out)) \
     X(b, memory_alloc, (int device, size_t size, void **out), (device, size, out), \
       ds__race_memory_given(*out, size)) \
     X(b, async_alloc, (int device, void *stream, size_t size, void **out), \
@@ -478,14 +478,6 @@ static void ds__race_stop(void) {
       (device, base, size, imported), ds__race_memory_taken(base, size))
 
 /* clang-format on */
-
-/* Returns the kind of a wrapped stream: CUDA's handles 0 and 1 are the legacy stream, 2 is the
-   per-thread stream (CUDA Runtime API, "Stream synchronization behavior"). */
-static int ds__race_wrapped_kind(const void *native) {
-    if ((uintptr_t)native <= 1)
-        return DS__STREAM_LEGACY;
-    return (uintptr_t)native == 2 ? DS__STREAM_PER_THREAD : DS__STREAM_NEW;
-}
 
 #define DS__RACE_AFTER_FUNCTION(b, entry, parameters, arguments, call) \
     static ds_result ds__race_##b##_##entry parameters {               \

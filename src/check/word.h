@@ -28,10 +28,8 @@ static int ds__race_value_meets(const ds_value_op *v, uint64_t word) {
         return word == v->value;
     case DS_VALUE_WAIT_AND:
         return (word & v->value) != 0;
-    case DS_VALUE_WAIT_NOR:
+    default: /* DS_VALUE_WAIT_NOR */
         return (~(word | v->value) & mask) != 0;
-    default:
-        return 0;
     }
 }
 
