@@ -563,6 +563,7 @@ static struct {
     /* where the operations with these ids are in the ring, and 1 */
     uint64_t *place;
     ds__trace_output output;
+    int has_file;                      /* 1: the trace began with a file, which may have ended */
     size_t part;                       /* most text of a part of a JSON file */
     _Atomic int signalled;             /* 1: a signal asks for a dump */
     struct ds__trace_waiting *waiting; /* calls that block now */
@@ -863,7 +864,7 @@ static void ds__trace_stream_name(uint64_t handle, uint32_t device, uint64_t num
 static void ds__trace_add(const ds__trace_record *r) {
     uint64_t n = ds__trace.head++;
     ds__trace.ring[n & (ds__trace.ring_size - 1)] = *r;
-    if (ds__trace.output.file && n - ds__trace.output.at.record == ds__trace.ring_size / 2)
+    if (ds__trace.has_file && n - ds__trace.output.at.record == ds__trace.ring_size / 2)
         ds__activity_urge();
 }
 
@@ -3718,6 +3719,7 @@ static ds_result ds__trace_prepare(const ds_trace_desc *desc) {
     ds__trace.ring = ring;
     ds__trace.place = place;
     ds__trace.ring_size = size;
+    ds__trace.has_file = desc->file != NULL;
     ds__trace.dropped = ds__trace.operations = ds__trace.untimed = 0;
     ds__trace.waits = 0;
     ds__trace.end_ns = 0;

@@ -16,7 +16,7 @@
 static void ds__trace_add(const ds__trace_record *r) {
     uint64_t n = ds__trace.head++;
     ds__trace.ring[n & (ds__trace.ring_size - 1)] = *r;
-    if (ds__trace.output.file && n - ds__trace.output.at.record == ds__trace.ring_size / 2)
+    if (ds__trace.has_file && n - ds__trace.output.at.record == ds__trace.ring_size / 2)
         ds__activity_urge();
 }
 

@@ -114,6 +114,7 @@ static ds_result ds__trace_prepare(const ds_trace_desc *desc) {
     ds__trace.ring = ring;
     ds__trace.place = place;
     ds__trace.ring_size = size;
+    ds__trace.has_file = desc->file != NULL;
     ds__trace.dropped = ds__trace.operations = ds__trace.untimed = 0;
     ds__trace.waits = 0;
     ds__trace.end_ns = 0;

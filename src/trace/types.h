@@ -247,6 +247,7 @@ static struct {
     /* where the operations with these ids are in the ring, and 1 */
     uint64_t *place;
     ds__trace_output output;
+    int has_file;                      /* 1: the trace began with a file, which may have ended */
     size_t part;                       /* most text of a part of a JSON file */
     _Atomic int signalled;             /* 1: a signal asks for a dump */
     struct ds__trace_waiting *waiting; /* calls that block now */

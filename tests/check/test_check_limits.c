@@ -327,9 +327,9 @@ static void test_lists_of_options_are_read(void **state) {
 /* An allocator that fails within the layer only: on a thread that holds a mutex of the library, while
    the layer's mutex is taken. */
 static struct {
-    long left; /* allocations of the layer until one fails; 0: none fails */
-    int rest;  /* 1: those behind it fail, too */
-    int failed;
+    _Atomic long left; /* allocations of the layer until one fails; 0: none fails */
+    _Atomic int rest;  /* 1: those behind it fail, too */
+    _Atomic int failed;
     _Atomic long alive;
 } heap;
 
@@ -369,7 +369,9 @@ static void keep_log(const ds_log_item *item, void *user) {
 static void begin_on_heap(const char *options) {
     static ds_cpu_desc cpu = { .devices = 1 };
     memset(&last, 0, sizeof last);
-    memset(&heap, 0, sizeof heap);
+    heap.left = 0;
+    heap.rest = heap.failed = 0;
+    heap.alive = 0;
     ds_check_set_report_fn(take, NULL);
     ok(ds_init(&(ds_init_desc){ .cpu = &cpu,
                                 .check = options,
@@ -544,7 +546,8 @@ static void test_a_lack_of_memory_is_logged_if_quiet(void **state) {
     begin_on_heap("quiet");
     (void)pinned();
     logged[0] = 0;
-    heap.left = heap.rest = 1;
+    heap.rest = 1;
+    heap.left = 1;
     ok(ds_check_declare_memory(memory, 8, NULL));
     heap.left = 0;
     assert_int_equal(heap.failed, 1);
@@ -558,7 +561,9 @@ static void test_patterns_need_memory(void **state) {
     (void)state;
     snprintf(list, sizeof list, "suppress=%s", name);
     ds__allocator = (ds_allocator){ heap_alloc, heap_free, NULL };
-    memset(&heap, 0, sizeof heap);
+    heap.left = 0;
+    heap.rest = heap.failed = 0;
+    heap.alive = 0;
     for (long n = 1; n <= 3; n++) {
         ds__mutex_lock(&ds__race.lock); /* so that the allocator fails */
         heap.left = n;
