@@ -324,8 +324,8 @@ static void test_lists_of_options_are_read(void **state) {
 
 /* ---- memory ---- */
 
-/* An allocator that fails within the layer only: on a thread that holds a mutex of the library, while
-   the layer's mutex is taken. */
+/* An allocator that fails within the layer only: on a thread that holds a mutex of the library,
+   while the layer's mutex is taken. */
 static struct {
     _Atomic long left; /* allocations of the layer until one fails; 0: none fails */
     _Atomic int rest;  /* 1: those behind it fail, too */

@@ -450,8 +450,8 @@ static void test_a_wait_can_be_for_a_step(void **state) {
     ok(ds_shutdown());
 }
 
-/* A record that the ring has lost is no cause any more, also if the record in its place has the same
-   number: a race has that of its later operation. */
+/* A record that the ring has lost is no cause any more, also if the record in its place has the
+   same number: a race has that of its later operation. */
 static void test_a_cause_that_was_overwritten_is_not_named(void **state) {
     (void)state;
     char text[4000];
@@ -1294,7 +1294,7 @@ static void run_out_in(ds_result (*call_fn)(char *text, size_t size), const char
         assert_true(n < 300);
         alive = 0;
         allocations = LONG_MAX;
-        all_fail = n % 2;
+        all_fail = (int)(n % 2);
         ok(ds_init(&(ds_init_desc){ .allocator = { fail_at, free_it, NULL },
                                     .layers = "trace",
                                     .flags = DS_INIT_NO_CUDA,
@@ -1336,8 +1336,8 @@ static void test_texts_and_dumps_survive_a_lack_of_memory(void **state) {
     run_out_in(dump_text, NULL);
 }
 
-/* From the n-th allocation of a trace on, all fail, or this one only: streams, threads and texts may
-   have no entries then. */
+/* From the n-th allocation of a trace on, all fail, or this one only: streams, threads and texts
+   may have no entries then. */
 static void test_a_trace_without_room_for_its_tables(void **state) {
     (void)state;
     for (int round = 0; round < 2; round++)
