@@ -3079,10 +3079,10 @@ static ds_result ds__generator_of(ds_device device, ds__generator **out) {
    index. */
 enum { DS__RNG_OWN = 1 << 30 };
 
+/* Returns the handle of a device's own generator. */
 static ds_rng ds__generator_handle(const ds__generator *g) {
-    ds_rng h = { g->id ? g->id
-                       : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 |
-                             (uint64_t)g->device.index };
+    ds_rng h = { (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 |
+                 (uint64_t)g->device.index };
     return h;
 }
 
@@ -3206,7 +3206,7 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
     if (r < 0)
         return r;
     ds__spinlock_lock(&ds__rng.lock);
-    int listed = g->id && g->id == rng.id;
+    int listed = g->id != 0;
     if (listed) {
         ds__rng.slot[(uint32_t)g->id] = NULL;
         g->id = 0;
@@ -3671,9 +3671,10 @@ static ds_result ds__rng_submit(ds__stream *s, ds_kernel kernel, size_t items,
    Threads: threads that launch or capture. ds__rng_graph_release runs on any thread, also of the
    library, and must not call devstream. */
 
-/* Checks that so many words are left of the sequence. */
+/* Checks that so many words are left of the sequence. Both numbers are below 2^63: a fill takes at
+   most 2^61 words, and this function has checked the sum of the fills of a graph. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
-    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
+    DS__REQUIRE((offset + taken) >> 63 == 0,
                 "offset %llu and %llu more words exceed 2^63; seed the generator",
                 (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
@@ -3693,7 +3694,7 @@ static int ds__rng_read_failed(ds_event read) {
 /* Records the end of a launch on a pinned stream, whose handle may be stale. If the record fails,
    u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
-    ds__event *e = ds__pin(&ds__g.events, u->read.id);
+    ds__event *e = ds__event_pin(u->read);
     ds_result r =
         e ? ds__event_record_on(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
     if (e)
@@ -3745,7 +3746,7 @@ static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
     }
     if (info.status != DS_CAPTURE_NONE)
         return ds__rng_captures();
-    if (s->device.type != u->device.type || s->device.index != u->device.index)
+    if (s->device.index != u->device.index) /* ds_graph_launch has compared the drivers */
         return ds__fail(
             DS_ERR_DEVICE_MISMATCH,
             "the graph has random fills of %s:%d and cannot be launched on a stream of %s:%d",
@@ -4316,10 +4317,10 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     return ds__rng_put(w, &part, 0, count, count);
 }
 
-/* Enqueues a fill, divided as torch does. The whole fill takes words as if it were not divided, and
-   then each part takes its own. */
+/* Enqueues a fill of at least one element, divided as torch does. The whole fill takes words as if
+   it were not divided, and then each part takes its own. */
 static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
-    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count ||
+    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION ||
         (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
         return ds__rng_put(w, a, 0, count, count);
     uint64_t before = *w->offset;
@@ -4408,9 +4409,7 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
     size_t size = ds__rng_size(q->args.kind);
     q->args.out = d->out;
     q->args.stride = 1;
-    if (__builtin_mul_overflow(d->count, size, &q->bytes))
-        return ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes exceed the address space",
-                        d->count, size);
+    q->bytes = d->count * size; /* ds__rng_request_total allows 2^60 elements, of 8 bytes at most */
     if (!d->count)
         return DS_OK;
     if ((uintptr_t)d->out % size)

@@ -94,10 +94,10 @@ static ds_result ds__rng_halves(const ds__rng_way *w, const ds__rng_args *all, u
     return ds__rng_put(w, &part, 0, count, count);
 }
 
-/* Enqueues a fill, divided as torch does. The whole fill takes words as if it were not divided, and
-   then each part takes its own. */
+/* Enqueues a fill of at least one element, divided as torch does. The whole fill takes words as if
+   it were not divided, and then each part takes its own. */
 static ds_result ds__rng_cut(const ds__rng_way *w, ds__rng_args *a, uint64_t count) {
-    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION || !count ||
+    if (w->generator->mapping != DS_RNG_TORCH || a->what == DS__RNG_PERMUTATION ||
         (count - 1) * ds__rng_size(a->kind) < DS__RNG_INDEXED)
         return ds__rng_put(w, a, 0, count, count);
     uint64_t before = *w->offset;
@@ -186,9 +186,7 @@ static ds_result ds__rng_request_check_out(ds__rng_request *q) {
     size_t size = ds__rng_size(q->args.kind);
     q->args.out = d->out;
     q->args.stride = 1;
-    if (__builtin_mul_overflow(d->count, size, &q->bytes))
-        return ds__fail(DS_ERR_INVALID_VALUE, "%zu elements of %zu bytes exceed the address space",
-                        d->count, size);
+    q->bytes = d->count * size; /* ds__rng_request_total allows 2^60 elements, of 8 bytes at most */
     if (!d->count)
         return DS_OK;
     if ((uintptr_t)d->out % size)

@@ -23,10 +23,10 @@
    index. */
 enum { DS__RNG_OWN = 1 << 30 };
 
+/* Returns the handle of a device's own generator. */
 static ds_rng ds__generator_handle(const ds__generator *g) {
-    ds_rng h = { g->id ? g->id
-                       : (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 |
-                             (uint64_t)g->device.index };
+    ds_rng h = { (uint64_t)DS__RNG_OWN | (uint64_t)ds__backend_of(g->device) << 16 |
+                 (uint64_t)g->device.index };
     return h;
 }
 
@@ -150,7 +150,7 @@ DSDEF ds_result(ds_rng_destroy)(ds_rng rng) {
     if (r < 0)
         return r;
     ds__spinlock_lock(&ds__rng.lock);
-    int listed = g->id && g->id == rng.id;
+    int listed = g->id != 0;
     if (listed) {
         ds__rng.slot[(uint32_t)g->id] = NULL;
         g->id = 0;

@@ -24,9 +24,10 @@
 #include "generator.h"
 #include "fill_types.h"
 
-/* Checks that so many words are left of the sequence. */
+/* Checks that so many words are left of the sequence. Both numbers are below 2^63: a fill takes at
+   most 2^61 words, and this function has checked the sum of the fills of a graph. */
 static ds_result ds__rng_room(uint64_t offset, uint64_t taken) {
-    DS__REQUIRE(taken >> 63 == 0 && (offset + taken) >> 63 == 0,
+    DS__REQUIRE((offset + taken) >> 63 == 0,
                 "offset %llu and %llu more words exceed 2^63; seed the generator",
                 (unsigned long long)offset, (unsigned long long)taken);
     return DS_OK;
@@ -46,7 +47,7 @@ static int ds__rng_read_failed(ds_event read) {
 /* Records the end of a launch on a pinned stream, whose handle may be stale. If the record fails,
    u->lost names the stream. */
 static ds_result ds__rng_record(ds__rng_graph *u, ds__stream *s) {
-    ds__event *e = ds__pin(&ds__g.events, u->read.id);
+    ds__event *e = ds__event_pin(u->read);
     ds_result r =
         e ? ds__event_record_on(e, s, DS__OP_RECORD | DS__OP_OUTSIDE << 8) : DS_ERR_INVALID_HANDLE;
     if (e)
@@ -98,7 +99,7 @@ static ds_result ds__rng_launch_check(const ds__rng_graph *u, ds__stream *s) {
     }
     if (info.status != DS_CAPTURE_NONE)
         return ds__rng_captures();
-    if (s->device.type != u->device.type || s->device.index != u->device.index)
+    if (s->device.index != u->device.index) /* ds_graph_launch has compared the drivers */
         return ds__fail(
             DS_ERR_DEVICE_MISMATCH,
             "the graph has random fills of %s:%d and cannot be launched on a stream of %s:%d",

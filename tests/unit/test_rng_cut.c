@@ -69,7 +69,57 @@ static void test_torchs_mapping_cuts_what_is_large(void **state) {
     ok(ds_shutdown());
 }
 
+/* The n-th part of a fill is refused: the parts before it are enqueued and keep their words. If
+   there are none, the whole takes none, and a fill without room for its words neither. */
+static void test_a_part_that_is_refused_ends_the_fill(void **state) {
+    (void)state;
+
+    /* parts of 12,500, 12,500, 12,500 and 12,501 elements; a row has 3 * 1024 threads, 4 words */
+    enum { N = 50001, ROWS_OF_THE_WHOLE = 5, ROWS_OF_A_PART = 2 };
+
+    static float x[N];
+    const ds_device device = { DS_DEVICE_CPU, 0 };
+    ds_rng r;
+    ds_stream s;
+    uint64_t offset;
+    for (int part = 1; part <= 5; part++) {
+        char fault[20];
+        snprintf(fault, sizeof fault, "submit:%d", part);
+        ok(ds_init(&(ds_init_desc){ .layers = "fault", .fault = fault }));
+        ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &s));
+        ok(ds_rng_create(&(ds_rng_desc){ .device = device,
+                                         .mapping = DS_RNG_TORCH,
+                                         .multiprocessors = 3,
+                                         .threads_per_multiprocessor = 1024 },
+                         &r));
+        ds_result result = ds_rng_uniform(r, ds_float32(), x, N, 0, 1, s);
+        ok(ds_rng_get_offset(r, &offset));
+        if (part == 5) {
+            ok(result);
+            assert_int_equal(offset, 4 * (ROWS_OF_THE_WHOLE + 4 * ROWS_OF_A_PART));
+        } else {
+            assert_int_equal(result, DS_ERR_DRIVER);
+            assert_non_null(strstr(ds_error_get_last(), "injected fault in the driver's submit"));
+            assert_int_equal(offset,
+                             part == 1 ? 0 : 4 * (ROWS_OF_THE_WHOLE + (part - 1) * ROWS_OF_A_PART));
+        }
+        uint64_t most = INT64_MAX - 3;
+        ok(ds_rng_set_offset(r, most));
+        assert_int_equal(ds_rng_uniform(r, ds_float32(), x, N, 0, 1, s), DS_ERR_INVALID_VALUE);
+        assert_non_null(strstr(ds_error_get_last(), "exceed 2^63"));
+        ok(ds_rng_get_offset(r, &offset));
+        assert_int_equal(offset, most);
+        ok(ds_stream_synchronize(s));
+        ok(ds_rng_destroy(r));
+        ok(ds_stream_destroy(s));
+        ok(ds_shutdown());
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_torchs_mapping_cuts_what_is_large) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_torchs_mapping_cuts_what_is_large),
+        cmocka_unit_test(test_a_part_that_is_refused_ends_the_fill),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

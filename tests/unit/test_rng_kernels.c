@@ -33,7 +33,9 @@ typedef uint64_t pair8 __attribute__((vector_size(16), may_alias));
 #include "standin/ptx.h"
 
 void native_rng_part(const ds__rng_args *args, uint64_t at, uint64_t end, int vector);
+int native_rng_items(size_t first, size_t count, const void *args);
 int native_rng_permutation(size_t first, size_t count, const void *args);
+void native_rng_cache(size_t bytes);
 
 static void run_host(const ds__rng_args *a, unsigned blocks) {
     host_blocks = blocks;
@@ -166,6 +168,33 @@ static uint32_t pick(uint32_t n) {
     return (chance >> 8) % n;
 }
 
+/* Bounds of a uniform fill, mean and deviation, or a rate. Some sums of them have to be rounded,
+   some intervals are so narrow that numbers are rounded to the upper bound, and some normal and
+   exponential numbers exceed f16. */
+static void choose_bounds(ds__rng_args *a) {
+    a->from = pick(2) ? 0 : -1.5 * pick(10);
+    a->to = pick(2) ? 1 : 2.25 + pick(9);
+    if (pick(4) == 0) {
+        a->from += (double)pick(1u << 24) * 0x1p-30;
+        a->to += (double)pick(1u << 24) * 0x1p-26;
+    }
+    if (a->what == DS__RNG_UNIFORM && pick(4) == 0) {
+        a->from = pick(3) - 1.0;
+        double ulp = a->kind == DS__RNG_F64 ? 0x1p-52 : 0x1p-23;
+        if (a->kind == DS__RNG_F16)
+            ulp = 0x1p-10;
+        a->to = a->from + (a->from == 0 ? 1 : ulp * (1 + pick(3)));
+        if (pick(3) == 0) { /* -0 is outside of the interval */
+            a->from = -0x1p-24 * (1 + pick(3));
+            a->to = 0;
+        }
+    }
+    if (a->what == DS__RNG_NORMAL && pick(4) == 0)
+        a->to *= 30000;
+    if (a->what == DS__RNG_EXPONENTIAL)
+        a->from = pick(4) ? 0.1 + pick(5) : 1e-5;
+}
+
 static void test_all_forms_give_the_same_bits(void **state) {
     (void)state;
     uint64_t written[2];
@@ -190,10 +219,7 @@ static void test_all_forms_give_the_same_bits(void **state) {
             a.state = graph;
         a.kind = a.what <= DS__RNG_EXPONENTIAL ? reals[pick(4)] : pick(4);
         a.stride = pick(2) || a.what == DS__RNG_PERMUTATION ? 1 : 256 * (1 + pick(4));
-        a.from = pick(2) ? 0 : -1.5 * pick(10);
-        a.to = pick(2) ? 1 : 2.25 + pick(9);
-        if (a.what == DS__RNG_EXPONENTIAL)
-            a.from = 0.1 + pick(5);
+        choose_bounds(&a);
         a.from32 = (float)a.from;
         a.to32 = (float)a.to;
         a.scale32 = a.to32 - a.from32;
@@ -204,6 +230,8 @@ static void test_all_forms_give_the_same_bits(void **state) {
         a.low = a.what == DS__RNG_BERNOULLI ? 1 : pick(1000);
         a.range = a.what == DS__RNG_BERNOULLI ? (uint64_t)pick(1u << 24) << 8
                                               : (uint64_t)(1 + pick(1u << 24)) << pick(9);
+        if (a.what == DS__RNG_INTEGERS && pick(8) == 0)
+            a.range = (uint64_t)1 << 32;
         if (a.what == DS__RNG_WIDE_INTEGERS)
             a.range = pick(3) ? (uint64_t)pick(1u << 24) << pick(40) : 0;
         uint64_t each = (uint64_t)1 << ds__rng_shift(&a);
@@ -250,8 +278,13 @@ static void test_large_fills_have_the_bits_of_small_ones(void **state) {
     (void)state;
     const size_t n = (size_t)9 << 20;
     ds__os_cache_state = (size_t)8 << 20;
+    native_rng_cache((size_t)8 << 20);
     float *large = aligned_alloc(64, 4 * n), *small = aligned_alloc(64, 4 * n);
-    for (int vector = 16; vector <= ds__os_vector(); vector *= 2) {
+    for (int form = 0; form < 6; form++) {
+        int vector = 16 << form % 3;
+        if (vector > ds__os_vector())
+            continue;
+        memset(large, 0, 4 * n);
         ds__rng_args a = { .out = large,
                            .seed = 3,
                            .count = n,
@@ -262,7 +295,7 @@ static void test_large_fills_have_the_bits_of_small_ones(void **state) {
                            .to32 = 1,
                            .scale32 = 1,
                            .what = DS__RNG_UNIFORM };
-        ds__rng_part(&a, 0, n, vector);
+        (form < 3 ? ds__rng_part : native_rng_part)(&a, 0, n, vector);
         a.out = small;
         a.count = 1000;
         for (size_t at = 0; at < n; at += 1000 * 1024) { /* in parts, each of which is small */
@@ -272,6 +305,7 @@ static void test_large_fills_have_the_bits_of_small_ones(void **state) {
         assert_memory_equal(large, small, 4 * n);
     }
     ds__os_cache_state = 0;
+    native_rng_cache(0);
     free(large);
     free(small);
 }
@@ -296,13 +330,60 @@ static void test_floats_go_on_where_a_counter_carries(void **state) {
                            .scale32 = 1,
                            .what = DS__RNG_UNIFORM };
         assert_true(run_form(6, &a));
-        for (int form = 0; form < 3; form++) {
+        for (int form = 0; form < 6; form++) {
             memset(got, 0, sizeof got);
             a.out = got;
             if (run_form(form, &a))
                 assert_memory_equal(got, want, sizeof got);
         }
     }
+}
+
+/* Items are parts of 1,024 elements; the last one ends with the fill. */
+static void test_items_are_parts_of_a_fill(void **state) {
+    (void)state;
+
+    enum { COUNT = 3 * DS__RNG_ITEM + 7 };
+
+    static int64_t want[COUNT], got[COUNT + 1];
+    for (int permutation = 0; permutation < 2; permutation++) {
+        ds__rng_args a = { .out = want,
+                           .seed = 3,
+                           .count = COUNT,
+                           .rows = COUNT,
+                           .stride = 1,
+                           .kind = DS__RNG_64,
+                           .what = permutation ? DS__RNG_PERMUTATION : DS__RNG_INTEGERS,
+                           .range = COUNT };
+        if (permutation)
+            a.low = 12;
+        assert_true(run_form(6, &a));
+        for (int form = 0; form < 2; form++) {
+            memset(got, 0xEE, sizeof got);
+            a.out = got;
+            int (*items)(size_t, size_t, const void *) = form ? native_rng_items : ds__rng_items;
+            if (permutation)
+                items = form ? native_rng_permutation : ds__rng_permutation_items;
+            assert_int_equal(items(1, 1, &a), 0);
+            assert_true(got[DS__RNG_ITEM - 1] == got[COUNT] && got[2 * DS__RNG_ITEM] == got[COUNT]);
+            assert_int_equal(items(2, 2, &a), 0);
+            assert_int_equal(items(0, 1, &a), 0);
+            assert_memory_equal(got, want, sizeof want);
+            assert_true(got[COUNT] == (int64_t)0xEEEEEEEEEEEEEEEE);
+        }
+    }
+}
+
+/* The largest word gives a number next to 1, whose logarithm is 0; 0 is no exponential number. */
+static void test_no_exponential_number_is_zero(void **state) {
+    (void)state;
+    for (uint32_t below = 0; below < 300; below++) {
+        float x = ds__rng_exponential_of(UINT32_MAX - below, 2);
+        double x64 = ds__rng_exponential64_of(0x1fffff - below, UINT32_MAX, 2);
+        assert_true(x > 0 && x < 1e-6f && x64 > 0 && x64 < 1e-13);
+    }
+    assert_true(ds__rng_exponential_of(UINT32_MAX, 2) == 0x1p-25f);
+    assert_true(ds__rng_exponential64_of(0x1fffff, UINT32_MAX, 2) == 0x1p-54);
 }
 
 /* ---- accuracy: every argument that a fill can have, or every 64th of those ---- */
@@ -599,6 +680,8 @@ int main(void) {
         cmocka_unit_test(test_all_forms_give_the_same_bits),
         cmocka_unit_test(test_large_fills_have_the_bits_of_small_ones),
         cmocka_unit_test(test_floats_go_on_where_a_counter_carries),
+        cmocka_unit_test(test_items_are_parts_of_a_fill),
+        cmocka_unit_test(test_no_exponential_number_is_zero),
         cmocka_unit_test(test_logarithms_are_right_to_an_ulp),
         cmocka_unit_test(test_sines_and_cosines_are_right),
         cmocka_unit_test(test_a_fused_product_is_rounded_once),
