@@ -579,7 +579,7 @@ $(B)/unit/test_standin_nccl: $(NCCL) | $(B)/lib/libnccl.so.2 $(B)/lib-nccl-old/l
 $(B)/unit/test_standin_nccl: private LIBS := -Wl,--export-dynamic-symbol=standin_get_services
 
 # What they run takes longer than compiling it with the optimiser does.
-$(B)/unit/test_plans $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1
+$(B)/unit/test_plans $(B)/unit/test_plans_calls $(B)/unit/test_plans_followed $(B)/unit/test_rng_kernels: private QUICK := -O1
 
 # What promises its bits, with all that the optimiser and this processor have.
 $(B)/unit/test_comm_kernels: $(B)/native/comm_kernels.o

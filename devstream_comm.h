@@ -7038,14 +7038,12 @@ static ds_result ds__topology_here(ds_topology *t, const ds_device *device, size
     return r == DS_OK ? ds__routes_build(t) : r;
 }
 
-/* Resolves the devices of a list. Returns an error if the host is among them, or devices of two
-   drivers. */
+/* Resolves the devices of a list, which does not allow the host. Returns an error if they belong to
+   two drivers. */
 static ds_result ds__here_resolve(const ds_device *devices, size_t count, ds_device *out) {
     ds_result r = ds__tensor_setup();
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__device_resolve(devices[i], &out[i]);
-        if (r == DS_OK && out[i].type == DS_DEVICE_HOST)
-            r = ds__fail(DS_ERR_INVALID_DEVICE, "the host cannot be a rank");
         if (r == DS_OK && out[i].type != out[0].type)
             r = ds__fail(DS_ERR_CROSS_DRIVER, "the devices belong to two drivers");
         if (r < 0)
