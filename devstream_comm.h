@@ -7465,9 +7465,11 @@ static int ds__cost_predict(ds__draft *d) {
     ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
     c.engine = ds__host_alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
-    c.memory = c.engine + n * engines;
-    c.wire = c.memory + n;
     int ok = c.engine && ds__cost_followers_count(d, 1);
+    if (ok) {
+        c.memory = c.engine + n * engines;
+        c.wire = c.memory + n;
+    }
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__due_put(&h, 0, ds__cost_step_turn(d, &d->step[i]), i);
@@ -9853,8 +9855,8 @@ static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
     int cut = INT32_MAX;
     for (int i = 0; i < m->p; i++)
         for (int k = 0; k < m->p; k++) {
-            int units = (int)(ds__mesh_link_rate(t, i, k) / unit + 1e-6);
-            m->cap[i][k] = units > 1000 ? 1000 : units;
+            double units = ds__mesh_link_rate(t, i, k) / unit + 1e-6;
+            m->cap[i][k] = units > 1000 ? 1000 : (int)units; /* `units` may exceed an int */
         }
     for (int i = 0; i < m->p; i++) {
         int c = ds__mesh_cut(m, i, 1000);
@@ -12243,6 +12245,16 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     return r;
 }
 
+/* Returns 1 if times in nanoseconds are far from the end of an int64_t, and of the estimates of
+   guess.h, 10^17: all ranks may send their bytes over the slowest link, and several times. */
+static int ds__plan_times_fit(const ds_topology *t, size_t bytes) {
+    double slowest = t->memory;
+    for (int i = 0; i < t->wires; i++)
+        if (t->wire[i] < slowest)
+            slowest = t->wire[i];
+    return (double)bytes * t->devices / slowest < 100 * 86400.0;
+}
+
 DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
     if (out)
@@ -12262,6 +12274,11 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
                 "%zu bytes are not a multiple of the element size of %zu bytes", desc->bytes,
                 desc->item);
     DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes exceed the address space", desc->bytes);
+    DS__REQUIRE(
+        ds__plan_times_fit(t, desc->bytes),
+        "%zu bytes of each of %d ranks take more than 100 days over the slowest link of the "
+        "topology",
+        desc->bytes, t->devices);
     DS__REQUIRE(desc->pieces <= 1024, "pieces is %zu; at most 1024 are allowed", desc->pieces);
     DS__REQUIRE(!desc->engine || strcmp(desc->engine, "nccl") == 0,
                 "engine is \"%.40s\"; use NULL or \"nccl\"", desc->engine);
@@ -15148,7 +15165,8 @@ static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, d
                                        ds_device destination, ds__participant *in) {
     for (size_t k = 0; k < t->count; k++, in += t->lists) {
         int there = 0;
-        ds_result r = ds__reduce_open(w, t->tensor + k, t->lists, t->count, op, in);
+        const ds_tensor *const *first = t->tensor ? t->tensor + k : NULL;
+        ds_result r = ds__reduce_open(w, first, t->lists, t->count, op, in);
         if (r < 0)
             return r;
         for (size_t i = 0; i < t->lists; i++)

@@ -187,7 +187,8 @@ static ds_result ds__reduce_open_lists(ds__work *w, const ds__tensor_lists *t, d
                                        ds_device destination, ds__participant *in) {
     for (size_t k = 0; k < t->count; k++, in += t->lists) {
         int there = 0;
-        ds_result r = ds__reduce_open(w, t->tensor + k, t->lists, t->count, op, in);
+        const ds_tensor *const *first = t->tensor ? t->tensor + k : NULL;
+        ds_result r = ds__reduce_open(w, first, t->lists, t->count, op, in);
         if (r < 0)
             return r;
         for (size_t i = 0; i < t->lists; i++)

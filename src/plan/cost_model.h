@@ -135,9 +135,11 @@ static int ds__cost_predict(ds__draft *d) {
     ds__plan_clock c = { NULL, NULL, NULL };
     ds__dues h = { NULL, 0, 0 };
     c.engine = ds__host_alloc((n * engines + n + (size_t)d->t->wires) * sizeof *c.engine);
-    c.memory = c.engine + n * engines;
-    c.wire = c.memory + n;
     int ok = c.engine && ds__cost_followers_count(d, 1);
+    if (ok) {
+        c.memory = c.engine + n * engines;
+        c.wire = c.memory + n;
+    }
     for (uint32_t i = 0; ok && i < d->steps; i++)
         if (!d->step[i].need)
             ok = ds__due_put(&h, 0, ds__cost_step_turn(d, &d->step[i]), i);

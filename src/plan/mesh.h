@@ -80,8 +80,8 @@ static int ds__mesh_unit_set(ds__mesh *m, const ds_topology *t, double unit) {
     int cut = INT32_MAX;
     for (int i = 0; i < m->p; i++)
         for (int k = 0; k < m->p; k++) {
-            int units = (int)(ds__mesh_link_rate(t, i, k) / unit + 1e-6);
-            m->cap[i][k] = units > 1000 ? 1000 : units;
+            double units = ds__mesh_link_rate(t, i, k) / unit + 1e-6;
+            m->cap[i][k] = units > 1000 ? 1000 : (int)units; /* `units` may exceed an int */
         }
     for (int i = 0; i < m->p; i++) {
         int c = ds__mesh_cut(m, i, 1000);

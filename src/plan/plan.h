@@ -204,6 +204,16 @@ static ds_result ds__plan_build(const ds_topology *t, const ds_plan_desc *w, ds_
     return r;
 }
 
+/* Returns 1 if times in nanoseconds are far from the end of an int64_t, and of the estimates of
+   guess.h, 10^17: all ranks may send their bytes over the slowest link, and several times. */
+static int ds__plan_times_fit(const ds_topology *t, size_t bytes) {
+    double slowest = t->memory;
+    for (int i = 0; i < t->wires; i++)
+        if (t->wire[i] < slowest)
+            slowest = t->wire[i];
+    return (double)bytes * t->devices / slowest < 100 * 86400.0;
+}
+
 DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, const ds_plan **out) {
     static const ds_plan_desc usual;
     if (out)
@@ -223,6 +233,11 @@ DSDEF ds_result(ds_plan_get)(const ds_topology *t, const ds_plan_desc *desc, con
                 "%zu bytes are not a multiple of the element size of %zu bytes", desc->bytes,
                 desc->item);
     DS__REQUIRE(desc->bytes <= (size_t)1 << 50, "%zu bytes exceed the address space", desc->bytes);
+    DS__REQUIRE(
+        ds__plan_times_fit(t, desc->bytes),
+        "%zu bytes of each of %d ranks take more than 100 days over the slowest link of the "
+        "topology",
+        desc->bytes, t->devices);
     DS__REQUIRE(desc->pieces <= 1024, "pieces is %zu; at most 1024 are allowed", desc->pieces);
     DS__REQUIRE(!desc->engine || strcmp(desc->engine, "nccl") == 0,
                 "engine is \"%.40s\"; use NULL or \"nccl\"", desc->engine);

@@ -577,7 +577,7 @@ static int play_without_memory(crew *c, int play, int once, const char *how) {
     uint64_t want = good_result(c, play);
     int failures = 0, hit = 1;
     for (long n = 0; hit; n++) {
-        synchronize(c);
+        blank(c);
         ds__fail(DS_ERR_SYSTEM, "a sentence that was not set by the call");
         scarce_once = once;
         scarce_begin(n);
@@ -591,8 +591,8 @@ static int play_without_memory(crew *c, int play, int once, const char *how) {
                 if (c->made[i])
                     fail_msg("%s%s, %ld blocks: result %zu is left", plays[play].name, how, n, i);
             failures++;
-        } else if (!hit && r != DS_OK) {
-            fail_msg("%s%s: %s", plays[play].name, how, ds_error_get_last());
+        } else if (r != DS_OK || result_of(c) != want) {
+            fail_msg("%s%s, %ld blocks: a failure without a word", plays[play].name, how, n);
         }
         free_made(c);
         if (n > 2000)

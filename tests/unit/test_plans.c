@@ -1042,6 +1042,41 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
     }
 }
 
+/* Rates that are not a few units of the slowest link: the unit becomes coarser, or the links of more
+   units than are counted have the most. */
+static void test_meshes_of_links_of_very_different_rates(void **state) {
+#define FOUR                                                                                   \
+    "device a b c d\nlink a b nvlink 90GB/s\nlink b c nvlink 90GB/s\nlink c d nvlink 90GB/s\n" \
+    "link d a nvlink 90GB/s\nlink a c nvlink 1GB/s\nlink b d nvlink 7GB/s\n"
+    static const char *const texts[] = {
+        "device a b c\nlink a b nvlink 30GB/s\nlink b c nvlink 30GB/s\nlink a c nvlink 1GB/s\n",
+        "device a b c\nlink a b nvlink 100TB/s\nlink b c nvlink 100TB/s\nlink a c nvlink 1KB/s\n",
+        FOUR
+    };
+    static ds__mesh mesh;
+    (void)state;
+    for (size_t m = 0; m < sizeof texts / sizeof texts[0]; m++) {
+        ds_topology *t = machine(texts[m]);
+        size_t ranks = (size_t)ds_topology_get_size(t);
+        for (int most = 1; most <= DS__MESH; most++) {
+            int trees = ds__mesh_init(t, &mesh, most);
+            assert_in_range(trees, 0, most);
+            for (size_t i = 0; i < ranks; i++)
+                for (size_t k = 0; k < ranks; k++)
+                    assert_in_range(mesh.cap[i][k], 0, 1000);
+            assert_true(trees == 0 || mesh.cap[0][1] >= 1); /* one of the fast links */
+        }
+        for (int what = 0; what < DS_COLLECTIVE_COUNT; what++)
+            for (int order = 0; order < 3; order++)
+                (void)plan_of(t, (ds_plan_desc){ .what = (ds_collective)what,
+                                                 .bytes = ranks * (SLOW ? 1000 : 5000) * 4,
+                                                 .root = (int)any(ranks),
+                                                 .item = 4,
+                                                 .order = (ds_plan_order)order });
+        ds_topology_destroy(t);
+    }
+}
+
 static void test_eight_devices_on_a_pcie_tree_are_five_times_faster(void **state) {
     const ds_plan *p;
     ds_plan_desc d = {
@@ -1131,6 +1166,7 @@ int main(void) {
         cmocka_unit_test(test_large_plans_are_near_the_bound_and_the_bound_is_right),
         cmocka_unit_test(test_plans_for_many_ranks_stay_near_the_bound),
         cmocka_unit_test(test_no_plan_is_slower_than_whole_copies_one_after_the_other),
+        cmocka_unit_test(test_meshes_of_links_of_very_different_rates),
         cmocka_unit_test(test_eight_devices_on_a_pcie_tree_are_five_times_faster),
         cmocka_unit_test(test_the_prediction_of_a_chain_is_as_computed_by_hand),
         cmocka_unit_test(test_plans_are_kept_and_bad_wishes_refused),

@@ -153,6 +153,29 @@ static void test_plans_without_their_arguments(void **state) {
     ds_topology_destroy(t);
 }
 
+/* Times are nanoseconds in 64 bits. */
+static void test_a_plan_of_a_hundred_days_is_refused(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "device a b c\nlink a b pcie 1B/s\nlink b c pcie 1B/s\nlink a c pcie 1B/s\n",
+        "device a b c\nlink a b pcie\nlink b c pcie\nlink a c pcie\nmemory 1B/s\n"
+    };
+    for (size_t m = 0; m < sizeof texts / sizeof texts[0]; m++) {
+        ds_topology *t = machine(texts[m]);
+        for (int what = 0; what < DS_COLLECTIVE_COUNT; what++) {
+            const ds_plan *p;
+            ds_plan_desc d = { .what = (ds_collective)what, .bytes = (size_t)3 << 48, .item = 1 };
+            refused(ds_plan_get(t, &d, &p), DS_ERR_INVALID_VALUE,
+                    "of each of 3 ranks take more than 100 days over the slowest link");
+            assert_null(p);
+            d.bytes = 2879997; /* seconds; of all three ranks just less than 100 days */
+            ok(ds_plan_get(t, &d, &p));
+            assert_true(p->predicted_ns > 0 && p->bound_ns > 0);
+        }
+        ds_topology_destroy(t);
+    }
+}
+
 static void test_collectives_have_names(void **state) {
     (void)state;
     static const char *const names[DS_COLLECTIVE_COUNT] = { [DS_BROADCAST] = "broadcast",
@@ -541,6 +564,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(topologies_without_their_arguments),
         T(plans_without_their_arguments),
+        T(a_plan_of_a_hundred_days_is_refused),
         T(collectives_have_names),
         T(texts_that_exceed_a_limit),
         T(files_that_are_no_topology),
