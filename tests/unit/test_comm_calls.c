@@ -1,7 +1,7 @@
 /* The calls of collectives with wrong arguments, from inside of user code, and of many tensors when
    host memory runs out: what each one returns and says, and that it works afterwards. On the CPU
-   driver and, upon the stand-in, on the CUDA driver, with two devices each. And how long the kernels
-   of collectives take on a virtual clock. */
+   driver and, upon the stand-in, on the CUDA driver, with two devices each. And how long the
+   kernels of collectives take on a virtual clock. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"
 #include "comm/kernel.h"
@@ -399,8 +399,8 @@ static ds_result break_tensor(int way, const ds_tensor *t, int written, const ch
 
 enum { WAYS = 7 };
 
-/* Runs a collective in which one tensor does not fit to the others; `at` points to the place of that
-   tensor in the crew. */
+/* Runs a collective in which one tensor does not fit to the others; `at` points to the place of
+   that tensor in the crew. */
 static void expect_refused(crew *c, int play, ds_tensor **at, int written, int single) {
     ds_tensor *good = *at;
     const char *words;

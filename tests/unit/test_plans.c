@@ -1042,8 +1042,8 @@ static void test_no_plan_is_slower_than_whole_copies_one_after_the_other(void **
     }
 }
 
-/* Rates that are not a few units of the slowest link: the unit becomes coarser, or the links of more
-   units than are counted have the most. */
+/* Rates that are not a few units of the slowest link: the unit becomes coarser, or the links of
+   more units than are counted have the most. */
 static void test_meshes_of_links_of_very_different_rates(void **state) {
 #define FOUR                                                                                   \
     "device a b c d\nlink a b nvlink 90GB/s\nlink b c nvlink 90GB/s\nlink c d nvlink 90GB/s\n" \

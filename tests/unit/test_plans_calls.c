@@ -1,5 +1,5 @@
-/* The calls of topologies and plans with wrong arguments, from inside of user code, with writers that
-   stop, and when host memory runs out: what each one returns and says, and that it works
+/* The calls of topologies and plans with wrong arguments, from inside of user code, with writers
+   that stop, and when host memory runs out: what each one returns and says, and that it works
    afterwards. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_comm.h"

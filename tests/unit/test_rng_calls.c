@@ -597,8 +597,8 @@ static void test_zeros_and_ones_of_all_types(void **state) {
 }
 
 /* A range of at most 2^16, or a power of two of at most 2^32, takes a word for each number, others
-   take two. In torch's mapping a number below 2^28 is its word modulo the range, and others take two
-   words. Each of 8 threads has four. */
+   take two. In torch's mapping a number below 2^28 is its word modulo the range, and others take
+   two words. Each of 8 threads has four. */
 static void test_the_words_of_an_integer_depend_on_the_range(void **state) {
     (void)state;
 
