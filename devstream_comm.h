@@ -670,7 +670,8 @@ typedef struct ds_plan {
 
 /** Creates a plan, or returns an existing plan of the same request. Plans are read-only and kept
     until their topology is freed; threads may share them. DS_ERR_UNSUPPORTED: the requested
-    algorithm does not support the collective on this topology, or the order. */
+    algorithm does not support the collective on this topology, or the order. DS_ERR_INVALID_VALUE:
+    an invalid member, or more bytes than the slowest link carries in 100 days. */
 DSDEF DS_MUST_USE ds_result ds_plan_get(const ds_topology *topology, const ds_plan_desc *desc,
                                         const ds_plan **out);
 /** Writes the plan's figures and those of the other algorithms, with the reason for the choice. */

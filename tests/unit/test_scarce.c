@@ -180,8 +180,10 @@ static void copies(void) {
         may(ds_copy_2d(memory, 4096, pageable, 1000, 900, 40, stream));
         may(ds_copy_2d(pageable, 1000, memory, 4096, 900, 40, stream));
         may(ds_fill_2d(memory, 4096, 7, 4, 100, 10, stream));
-        may(ds_copy_sync(memory, pageable, 4096));
-        may(ds_fill_sync(memory, 1, 1, 4096));
+        /* on the default stream, which does not wait for the other one: memory of their own */
+        static char more[4096];
+        may(ds_copy_sync((char *)memory + 2 * sizeof pageable, more, sizeof more));
+        may(ds_fill_sync((char *)memory + 3 * sizeof pageable, 1, 1, 4096));
         if (may(ds_stream_write_value32(stream, pinned, 1)))
             may(ds_stream_wait_value32(stream, pinned, 1, DS_VALUE_WAIT_EQ));
         may(ds_stream_synchronize(stream));
