@@ -471,6 +471,13 @@ $(B)/nvml.so: tests/support/nvml.c $(B)/flags
 $(B)/nvml-old.so: tests/support/nvml.c $(B)/flags
 	$(COMPILE) -std=gnu11 -DOLD -fPIC -shared $< -o $@ $(LDFLAGS)
 
+# What stands for MPI; the other one has the name of an MPI that programs are linked with, and lacks a function.
+$(B)/mpi.so: tests/support/mpi.c $(B)/flags
+	$(COMPILE) -std=gnu11 -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
+$(B)/mpi-lacks.so: tests/support/mpi.c $(B)/flags
+	$(COMPILE) -std=gnu11 -DLACKS -fPIC -shared $< -o $@ $(LDFLAGS) -pthread -Wl,-soname,libmpi.so.12
+$(B)/unit/test_ranks_mpi: | $(B)/mpi.so $(B)/mpi-lacks.so
+
 # Libraries with the names of cudart's functions, for the search of cudart at run time.
 CUDART_FAKES := $(patsubst %,$(B)/cudart-%.so,11 12 13 lacks)
 $(B)/cudart-%.so: tests/support/cudart.c $(B)/flags

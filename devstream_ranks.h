@@ -6628,7 +6628,7 @@ static int ds__mpi_place_compare(const void *left, const void *right) {
     const ds__mpi_place *b = right;
     if (a->key != b->key)
         return a->key < b->key ? -1 : 1;
-    return a->rank < b->rank ? -1 : 1;
+    return a->rank - b->rank;
 }
 
 /* Memory of a split: leaked if the gathering is not complete. */
@@ -6640,12 +6640,10 @@ typedef struct ds__mpi_split_memory {
 } ds__mpi_split_memory;
 
 static void ds__mpi_split_free(ds__mpi_split_memory *m) {
-    if (m) {
-        ds__host_free(m->members);
-        ds__host_free(m->places);
-        ds__host_free(m->ranks);
-        ds__host_free(m);
-    }
+    ds__host_free(m->members);
+    ds__host_free(m->places);
+    ds__host_free(m->ranks);
+    ds__host_free(m);
 }
 
 static ds__mpi_split_memory *ds__mpi_split_alloc(size_t size) {
@@ -6724,12 +6722,10 @@ typedef struct ds__mpi_meeting {
 } ds__mpi_meeting;
 
 static void ds__mpi_meeting_free(ds__mpi_meeting *m) {
-    if (m) {
-        ds__host_free(m->received);
-        ds__host_free(m->ranks);
-        ds__host_free(m->requests);
-        ds__host_free(m);
-    }
+    ds__host_free(m->received);
+    ds__host_free(m->ranks);
+    ds__host_free(m->requests);
+    ds__host_free(m);
 }
 
 /* Returns a meeting of the ranks that are not excluded, or NULL. */
@@ -6969,17 +6965,12 @@ static ds__mpi_datatype ds__mpi_type(ds_dtype dtype) {
 /* Returns MPI's operator. The sum of bools is a logical or, their product a logical and. */
 static ds__mpi_op ds__mpi_operator(ds_dtype dtype, ds_reduce_op op) {
     int is_bool = dtype.code == DS_CODE_BOOL;
-    switch (op) {
-    case DS_REDUCE_MAX:
+    if (op == DS_REDUCE_MAX)
         return DS__MPI_MAX;
-    case DS_REDUCE_MIN:
+    if (op == DS_REDUCE_MIN)
         return DS__MPI_MIN;
-    case DS_REDUCE_PRODUCT:
+    if (op == DS_REDUCE_PRODUCT)
         return is_bool ? DS__MPI_MIN : DS__MPI_PROD;
-    case DS_REDUCE_SUM:
-    case DS_REDUCE_AVERAGE:
-        break;
-    }
     return is_bool ? DS__MPI_MAX : DS__MPI_SUM;
 }
 
@@ -7241,11 +7232,9 @@ static ds_result ds__mpi_start_kind(const ds__mpi_link *link, const ds__net_op *
         return ds__mpi_start_all_to_all(link, op, p);
     case DS__NET_EXCHANGE:
         return ds__mpi_start_exchange(link, op, p);
-    case DS__NET_BARRIER:
-    case DS__NET_KINDS:
-        break;
+    default: /* a barrier */
+        return DS__MPI_CALL(Ibarrier, link->comm, &p->one);
     }
-    return DS__MPI_CALL(Ibarrier, link->comm, &p->one);
 }
 
 /* Frees the memory of an operation. pending: MPI may still read the counts, which are leaked. */
@@ -7399,16 +7388,16 @@ static ds_result ds__mpi_join(int *out_level) {
         return DS__MPI_CALL(Query_thread, out_level);
 
     r = DS__MPI_CALL(Init_thread, NULL, NULL, DS__MPI_THREAD_MULTIPLE, out_level);
-    ds__mpi_state.owned = r == DS_OK;
-    ds__mpi_state.copying = DS__MPI_REQUEST_NULL;
-    if (r == DS_OK)
-        r = DS__MPI_CALL(Comm_idup, DS__MPI_COMM_WORLD, &ds__mpi_state.last,
-                         &ds__mpi_state.copying);
     /* for errors that MPI does not assign to a communicator */
     if (r == DS_OK)
         r = DS__MPI_CALL(Comm_set_errhandler, DS__MPI_COMM_SELF, DS__MPI_ERRORS_RETURN);
     if (r == DS_OK)
         r = DS__MPI_CALL(Comm_set_errhandler, DS__MPI_COMM_WORLD, DS__MPI_ERRORS_RETURN);
+    ds__mpi_state.copying = DS__MPI_REQUEST_NULL;
+    if (r == DS_OK)
+        r = DS__MPI_CALL(Comm_idup, DS__MPI_COMM_WORLD, &ds__mpi_state.last,
+                         &ds__mpi_state.copying);
+    ds__mpi_state.owned = r == DS_OK; /* MPI is not finalized without this copy */
     return r;
 }
 

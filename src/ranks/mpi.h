@@ -70,16 +70,16 @@ static ds_result ds__mpi_join(int *out_level) {
         return DS__MPI_CALL(Query_thread, out_level);
 
     r = DS__MPI_CALL(Init_thread, NULL, NULL, DS__MPI_THREAD_MULTIPLE, out_level);
-    ds__mpi_state.owned = r == DS_OK;
-    ds__mpi_state.copying = DS__MPI_REQUEST_NULL;
-    if (r == DS_OK)
-        r = DS__MPI_CALL(Comm_idup, DS__MPI_COMM_WORLD, &ds__mpi_state.last,
-                         &ds__mpi_state.copying);
     /* for errors that MPI does not assign to a communicator */
     if (r == DS_OK)
         r = DS__MPI_CALL(Comm_set_errhandler, DS__MPI_COMM_SELF, DS__MPI_ERRORS_RETURN);
     if (r == DS_OK)
         r = DS__MPI_CALL(Comm_set_errhandler, DS__MPI_COMM_WORLD, DS__MPI_ERRORS_RETURN);
+    ds__mpi_state.copying = DS__MPI_REQUEST_NULL;
+    if (r == DS_OK)
+        r = DS__MPI_CALL(Comm_idup, DS__MPI_COMM_WORLD, &ds__mpi_state.last,
+                         &ds__mpi_state.copying);
+    ds__mpi_state.owned = r == DS_OK; /* MPI is not finalized without this copy */
     return r;
 }
 

@@ -217,7 +217,7 @@ static int ds__mpi_place_compare(const void *left, const void *right) {
     const ds__mpi_place *b = right;
     if (a->key != b->key)
         return a->key < b->key ? -1 : 1;
-    return a->rank < b->rank ? -1 : 1;
+    return a->rank - b->rank;
 }
 
 /* Memory of a split: leaked if the gathering is not complete. */
@@ -229,12 +229,10 @@ typedef struct ds__mpi_split_memory {
 } ds__mpi_split_memory;
 
 static void ds__mpi_split_free(ds__mpi_split_memory *m) {
-    if (m) {
-        ds__host_free(m->members);
-        ds__host_free(m->places);
-        ds__host_free(m->ranks);
-        ds__host_free(m);
-    }
+    ds__host_free(m->members);
+    ds__host_free(m->places);
+    ds__host_free(m->ranks);
+    ds__host_free(m);
 }
 
 static ds__mpi_split_memory *ds__mpi_split_alloc(size_t size) {
@@ -313,12 +311,10 @@ typedef struct ds__mpi_meeting {
 } ds__mpi_meeting;
 
 static void ds__mpi_meeting_free(ds__mpi_meeting *m) {
-    if (m) {
-        ds__host_free(m->received);
-        ds__host_free(m->ranks);
-        ds__host_free(m->requests);
-        ds__host_free(m);
-    }
+    ds__host_free(m->received);
+    ds__host_free(m->ranks);
+    ds__host_free(m->requests);
+    ds__host_free(m);
 }
 
 /* Returns a meeting of the ranks that are not excluded, or NULL. */

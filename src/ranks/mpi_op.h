@@ -77,17 +77,12 @@ static ds__mpi_datatype ds__mpi_type(ds_dtype dtype) {
 /* Returns MPI's operator. The sum of bools is a logical or, their product a logical and. */
 static ds__mpi_op ds__mpi_operator(ds_dtype dtype, ds_reduce_op op) {
     int is_bool = dtype.code == DS_CODE_BOOL;
-    switch (op) {
-    case DS_REDUCE_MAX:
+    if (op == DS_REDUCE_MAX)
         return DS__MPI_MAX;
-    case DS_REDUCE_MIN:
+    if (op == DS_REDUCE_MIN)
         return DS__MPI_MIN;
-    case DS_REDUCE_PRODUCT:
+    if (op == DS_REDUCE_PRODUCT)
         return is_bool ? DS__MPI_MIN : DS__MPI_PROD;
-    case DS_REDUCE_SUM:
-    case DS_REDUCE_AVERAGE:
-        break;
-    }
     return is_bool ? DS__MPI_MAX : DS__MPI_SUM;
 }
 
@@ -349,11 +344,9 @@ static ds_result ds__mpi_start_kind(const ds__mpi_link *link, const ds__net_op *
         return ds__mpi_start_all_to_all(link, op, p);
     case DS__NET_EXCHANGE:
         return ds__mpi_start_exchange(link, op, p);
-    case DS__NET_BARRIER:
-    case DS__NET_KINDS:
-        break;
+    default: /* a barrier */
+        return DS__MPI_CALL(Ibarrier, link->comm, &p->one);
     }
-    return DS__MPI_CALL(Ibarrier, link->comm, &p->one);
 }
 
 /* Frees the memory of an operation. pending: MPI may still read the counts, which are leaked. */

@@ -125,7 +125,11 @@ static int blocks_left(void) {
     return count;
 }
 
+static void (*begin_fn)(void); /* called before devstream is initialized */
+
 static void library_begin(void) {
+    if (begin_fn)
+        begin_fn();
     ds_init_desc desc = { .allocator = { scarce_alloc, scarce_free, NULL }, .layers = "fault" };
     ok(ds_init(&desc));
 }
