@@ -578,10 +578,10 @@ $(B)/unit/%: tests/unit/%.c $(STANDIN) $(B)/flags
 $(B)/unit/test_trace_zlib: private LIBS := -lz
 
 # The stand-in for NCCL is in the program, and it loads the libraries, which find the stand-in for cudart in the program.
-$(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures $(B)/unit/test_ranks_nccl_groups: $(NCCL)
+$(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures $(B)/unit/test_ranks_nccl_groups $(B)/unit/test_ranks_nccl_memory: $(NCCL)
 $(B)/unit/test_ranks_nccl_failures $(B)/unit/test_ranks_nccl_groups: private QUICK := -O0 -DDS__COUNT_LOCKS
 $(B)/unit/test_ranks_nccl_failures $(B)/unit/test_ranks_nccl_groups: | $(B)/lib-nccl-old/libnccl.so.2
-$(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures $(B)/unit/test_ranks_nccl_groups: private LIBS := -Wl,--export-dynamic-symbol=standin_* -Wl,--export-dynamic-symbol=nccl*
+$(B)/unit/test_ranks_nccl $(B)/unit/test_ranks_nccl_failures $(B)/unit/test_ranks_nccl_groups $(B)/unit/test_ranks_nccl_memory: private LIBS := -Wl,--export-dynamic-symbol=standin_* -Wl,--export-dynamic-symbol=nccl*
 $(B)/unit/test_standin_nccl: $(NCCL) | $(B)/lib/libnccl.so.2 $(B)/lib-nccl-old/libnccl.so.2
 $(B)/unit/test_standin_nccl: private LIBS := -Wl,--export-dynamic-symbol=standin_get_services
 

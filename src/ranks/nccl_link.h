@@ -294,7 +294,7 @@ static ds_result ds__nccl_link_create(ds__nccl_comm comm, int rank, int size, ds
     ds_stream_desc desc = { .device = device, .label = "ds_ranks" };
     ds_result r;
     if (!link) {
-        (void)ds__nccl.CommAbort(comm);
+        ds__nccl_abort(comm, device);
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a communicator");
     }
     *link = (ds__nccl_link){ .own = { comm, rank, size, device } };
