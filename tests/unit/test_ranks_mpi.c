@@ -368,6 +368,44 @@ static void test_exclusion_of_the_other_rank(void **state) {
     end();
 }
 
+/* The whole tensor is on the other rank. */
+static void test_parts_without_the_whole_are_checked(void **state) {
+    (void)state;
+    static float data[16];
+    int64_t flat = 4;
+    int64_t shape[2] = { 2, 2 };
+    int64_t sizes[] = { 4, 3, 4, 4 };
+    setup how = one;
+    how.own = FEW;
+    usual.size = 2;
+    atomic_store(&failures, 0);
+    alarm(60);
+    solo_begin(me, &how);
+    ds_tensor t[] = { ds_tensor_of(data, me->device[0], ds_float32(), 2, shape),
+                      ds_tensor_of(data + 4, me->device[1], ds_float32(), 1, &flat) };
+    const ds_tensor *list[] = { &t[0], &t[1] };
+    ds_ranks_options more = { .sizes = NULL };
+    ds_comm_options o = { .streams = me->stream,
+                          .stream_count = FEW,
+                          .ranks = me->group,
+                          .root = FEW,
+                          .ranks_options = &more };
+    EXPECT(ds_comm_gather_into(list, FEW, 1, NULL, &o), DS_ERR_INVALID_VALUE,
+           "dim is 1, but part 1 has 1 dimensions");
+    t[0] = t[1];
+    t[0].device = me->device[0];
+    t[0].data = data;
+    more.sizes = sizes;
+    EXPECT(ds_comm_gather_into(list, FEW, 0, NULL, &o), DS_ERR_INVALID_VALUE,
+           "part 1 has size 4 in dimension 0, but ranks_options->sizes[1] is 3");
+    EXPECT(ds_quiesce(), DS_ERR_ILLEGAL_STATE, "ties this process to others; finalize it");
+    fault f = { .leaks = 1 };
+    solo_end(me, &how, &f);
+    alarm(0);
+    usual.size = 1;
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* Each call of the end fails: ds_shutdown returns, and MPI is not finalized. gives_up: a request is
@@ -548,6 +586,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_split_hears_of_a_failure),
         cmocka_unit_test(test_no_memory_to_tell),
         cmocka_unit_test(test_exclusion_of_the_other_rank),
+        cmocka_unit_test(test_parts_without_the_whole_are_checked),
         cmocka_unit_test(test_each_call_of_the_end_may_fail),
         cmocka_unit_test(test_end_does_not_wait_for_its_messages),
         cmocka_unit_test(test_end_that_another_process_leaves_out),

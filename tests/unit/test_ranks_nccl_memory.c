@@ -54,6 +54,93 @@ static void test_each_step_of_a_creation_may_fail(void **state) {
     solo_each_creation(&how, &nccl_fails);
 }
 
+/* Registers memory while the nth step fails. Returns 0 if there are fewer steps. */
+static int register_attempt(const fault *f, long nth) {
+    static solo alone;
+    solo *me = &alone;
+    setup how = { .engine = "nccl", .type = DS_DEVICE_CUDA, .own = FEW };
+    void *memory;
+    void *pinned;
+    solo_begin(me, &how);
+    OK(ds_mem_alloc(4096, me->stream[1], &memory));
+    OK(ds_mem_pinned_alloc(64, &pinned));
+    EXPECT(ds_ranks_register(me->group, pinned, 64), DS_ERR_INVALID_VALUE, "is not memory of a");
+    f->arm_fn(nth);
+    ds_result r = ds_ranks_register(me->group, memory, 4096);
+    int hit = f->disarm_fn();
+    EXPECT(r, hit ? f->code : DS_OK, f->words);
+    if (r < 0)
+        OK(ds_ranks_register(me->group, memory, 4096));
+    OK(ds_ranks_deregister(me->group, memory));
+    OK(ds_ranks_abort(me->group, "the end"));
+    EXPECT(ds_ranks_register(me->group, memory, 4096), DS_ERR_ABORTED, "its group has failed");
+    OK(ds_mem_free(memory));
+    OK(ds_mem_pinned_free(pinned));
+    solo_end(me, &how, f);
+    return hit;
+}
+
+static void test_each_step_of_a_registration_may_fail(void **state) {
+    (void)state;
+    static const fault *const faults[] = { &no_memory, &nccl_fails };
+    atomic_store(&failures, 0);
+    alarm(60);
+    for (size_t i = 0; i < 2; i++)
+        for (long nth = 1; register_attempt(faults[i], nth) && !atomic_load(&failures);)
+            nth++;
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
+/* Runs a sum of one process by NCCL while the nth step fails: without memory for the call, devstream
+   computes it. Returns 0 if there are fewer steps. */
+static int in_process_attempt(const fault *f, long nth) {
+    static solo alone;
+    solo *me = &alone;
+    static const verb sum = { .kind = ALL_REDUCE, .part = 3 };
+    setup how = { .engine = "nccl", .type = DS_DEVICE_CUDA, .own = FEW };
+    library_begin();
+    solo_streams(me, &how);
+    solo_tensors(me, &how, &sum);
+    const ds_tensor *in[] = { &me->in[0].t, &me->in[1].t };
+    const ds_tensor *out[] = { &me->out[0].t, &me->out[1].t };
+    ds_comm_options o = {
+        .streams = me->stream, .stream_count = FEW, .engine = "nccl", .flags = DS_COMM_ANY_ORDER
+    };
+    f->arm_fn(nth);
+    ds_result r = ds_comm_all_reduce(in, out, FEW, DS_REDUCE_SUM, &o);
+    int hit = f->disarm_fn();
+    if (r < 0)
+        EXPECT(r, f->code, f->words);
+    if (!hit)
+        OK(r);
+    DS_IGNORE(solo_wait(me, &how));
+    if (r < 0) { /* another group takes the place of one that has failed */
+        for (size_t k = 0; k < FEW; k++) {
+            ds_stream_desc desc = { .device = me->device[k] };
+            DS_IGNORE(ds_stream_destroy(me->stream[k]));
+            OK(ds_stream_create(&desc, &me->stream[k]));
+        }
+        OK(ds_comm_all_reduce(in, out, FEW, DS_REDUCE_SUM, &o));
+    }
+    solo_check(me, &how, &sum);
+    solo_free(me, &how, &sum);
+    solo_end(me, &how, f);
+    return hit;
+}
+
+static void test_each_step_in_one_process_may_fail(void **state) {
+    (void)state;
+    static const fault *const faults[] = { &no_memory, &nccl_fails };
+    atomic_store(&failures, 0);
+    alarm(120);
+    for (size_t i = 0; i < 2; i++)
+        for (long nth = 1; in_process_attempt(faults[i], nth) && !atomic_load(&failures);)
+            nth++;
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_allocation_may_fail),
@@ -61,6 +148,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_each_call_of_nccl_may_fail),
         cmocka_unit_test(test_each_allocation_with_many_devices_may_fail),
         cmocka_unit_test(test_each_step_of_a_creation_may_fail),
+        cmocka_unit_test(test_each_step_of_a_registration_may_fail),
+        cmocka_unit_test(test_each_step_in_one_process_may_fail),
     };
     setenv("STANDIN_DEVICES", "12", 1);
     if (!has_gpus())
