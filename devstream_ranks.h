@@ -5622,6 +5622,7 @@ static ds__world *ds__world_get(const char *id, int size) {
     return w;
 }
 
+/* No transfer is left: a rank ends when its own are complete or withdrawn. */
 static void ds__world_free(ds__world *w) {
     ds__world **at = &ds__worlds.first;
     while (*at != w)
@@ -5631,14 +5632,6 @@ static void ds__world_free(ds__world *w) {
         ds__local_op *op = w->ops;
         w->ops = op->next;
         ds__host_free(op);
-    }
-    for (ds__local_message *m; (m = w->sends) != NULL;) {
-        w->sends = m->next;
-        ds__host_free(m);
-    }
-    for (ds__local_message *m; (m = w->receives) != NULL;) {
-        w->receives = m->next;
-        ds__host_free(m);
     }
     ds__mutex_destroy(&w->lock);
     ds__host_free(w->id);
@@ -8594,18 +8587,11 @@ static ds__nccl_type ds__nccl_type_of(ds_dtype dtype) {
 }
 
 static ds__nccl_op ds__nccl_operator(ds_reduce_op op) {
-    switch (op) {
-    case DS_REDUCE_MAX:
+    if (op == DS_REDUCE_MAX)
         return DS__NCCL_MAX;
-    case DS_REDUCE_MIN:
+    if (op == DS_REDUCE_MIN)
         return DS__NCCL_MIN;
-    case DS_REDUCE_PRODUCT:
-        return DS__NCCL_PROD;
-    case DS_REDUCE_SUM:
-    case DS_REDUCE_AVERAGE:
-        break;
-    }
-    return DS__NCCL_SUM;
+    return op == DS_REDUCE_PRODUCT ? DS__NCCL_PROD : DS__NCCL_SUM;
 }
 
 /* Not accepted: maximum and minimum of floats, since NCCL does not say which result a NaN has. */
@@ -8720,11 +8706,9 @@ static ds_result ds__nccl_kind(ds__nccl_job *j, const ds__net_op *op) {
         return ds__nccl_messages(j, op);
     case DS__NET_EXCHANGE:
         return ds__nccl_transfers(j, op->transfers, op->transfer_count);
-    case DS__NET_BARRIER:
-    case DS__NET_KINDS:
-        break;
+    default: /* a barrier */
+        return DS__NCCL_CALL(j, AllReduce, j->scratch, j->scratch, 1, DS__NCCL_INT32, DS__NCCL_SUM);
     }
-    return DS__NCCL_CALL(j, AllReduce, j->scratch, j->scratch, 1, DS__NCCL_INT32, DS__NCCL_SUM);
 }
 
 /* Returns NCCL's form of a configuration. */

@@ -99,6 +99,7 @@ static ds__world *ds__world_get(const char *id, int size) {
     return w;
 }
 
+/* No transfer is left: a rank ends when its own are complete or withdrawn. */
 static void ds__world_free(ds__world *w) {
     ds__world **at = &ds__worlds.first;
     while (*at != w)
@@ -108,14 +109,6 @@ static void ds__world_free(ds__world *w) {
         ds__local_op *op = w->ops;
         w->ops = op->next;
         ds__host_free(op);
-    }
-    for (ds__local_message *m; (m = w->sends) != NULL;) {
-        w->sends = m->next;
-        ds__host_free(m);
-    }
-    for (ds__local_message *m; (m = w->receives) != NULL;) {
-        w->receives = m->next;
-        ds__host_free(m);
     }
     ds__mutex_destroy(&w->lock);
     ds__host_free(w->id);

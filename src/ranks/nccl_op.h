@@ -72,18 +72,11 @@ static ds__nccl_type ds__nccl_type_of(ds_dtype dtype) {
 }
 
 static ds__nccl_op ds__nccl_operator(ds_reduce_op op) {
-    switch (op) {
-    case DS_REDUCE_MAX:
+    if (op == DS_REDUCE_MAX)
         return DS__NCCL_MAX;
-    case DS_REDUCE_MIN:
+    if (op == DS_REDUCE_MIN)
         return DS__NCCL_MIN;
-    case DS_REDUCE_PRODUCT:
-        return DS__NCCL_PROD;
-    case DS_REDUCE_SUM:
-    case DS_REDUCE_AVERAGE:
-        break;
-    }
-    return DS__NCCL_SUM;
+    return op == DS_REDUCE_PRODUCT ? DS__NCCL_PROD : DS__NCCL_SUM;
 }
 
 /* Not accepted: maximum and minimum of floats, since NCCL does not say which result a NaN has. */
@@ -198,11 +191,9 @@ static ds_result ds__nccl_kind(ds__nccl_job *j, const ds__net_op *op) {
         return ds__nccl_messages(j, op);
     case DS__NET_EXCHANGE:
         return ds__nccl_transfers(j, op->transfers, op->transfer_count);
-    case DS__NET_BARRIER:
-    case DS__NET_KINDS:
-        break;
+    default: /* a barrier */
+        return DS__NCCL_CALL(j, AllReduce, j->scratch, j->scratch, 1, DS__NCCL_INT32, DS__NCCL_SUM);
     }
-    return DS__NCCL_CALL(j, AllReduce, j->scratch, j->scratch, 1, DS__NCCL_INT32, DS__NCCL_SUM);
 }
 
 /* Returns NCCL's form of a configuration. */

@@ -360,7 +360,7 @@ static void *join_or_fail(void *user) {
 static void test_each_call_may_fail(void **state) {
     (void)state;
     flags = 0;
-    limit_ns = 30 * MS;
+    limit_ns = 200 * MS;
     for (own = 1; own <= OWN; own++) {
         unsigned long nth = 0;
         do {
