@@ -15,7 +15,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 2
 jobs=${JOBS:-2} part=${1:-} built=${B:-build/cc}
-export DS_TEST_NCCL_OLD=$PWD/$built/lib-nccl-old/libnccl.so.2
+export DS_TEST_NCCL_OLD=$PWD/$built/lib-nccl-old/libnccl.so.2 DS_TEST_MPI=$PWD/$built
 cc=${MUTANT_CC:-$(command -v clang || echo "${CC:-cc}")}
 if [ -z "${CUDA_HOME:-}" ] && [ -z "${FIT:-}" ]; then echo "skip  defects: no toolkit found (CUDA_HOME)"; exit 0; fi
 work=$(mktemp -d) || exit 2
