@@ -286,6 +286,7 @@ static void test_pending_operation_is_given_up(void **state) {
     OK(solo_call(me, &one, &sum));
     OK(ds_ranks_abort(me->group, "the test wants it"));
     EXPECT(solo_wait(me, &one), DS_ERR_ABORTED, "the test wants it");
+    assert_int_equal(atomic_load(&ds__mpi_state.unfinished), 1);
     solo_free(me, &one, &sum);
     end();
     assert_int_equal(mpi->finalized, 0);
