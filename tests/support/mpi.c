@@ -55,6 +55,10 @@ typedef struct status {
     int internal[5];
 } status;
 
+#ifdef LACKS
+#define mpi mpi_lacks /* both libraries may be in a process */
+#endif
+
 mpi_standin mpi = { .abi = 1, .level = THREAD_MULTIPLE, .size = 1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
