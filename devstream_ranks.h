@@ -5207,7 +5207,7 @@ static ds_result ds__exchange_open(ds__stage *st, const ds_ranks_transfer *list,
         return DS_ERR_INVALID_HANDLE;
     ds_device *own = ds__stage_alloc(st, (count + 1) * (sizeof *own + sizeof(size_t)));
     ds_result r = own ? DS_OK : DS_ERR_OUT_OF_MEMORY;
-    size_t *device_of = (size_t *)(void *)(own + (own ? count + 1 : 0));
+    size_t *device_of = own ? (size_t *)(void *)(own + count + 1) : NULL;
     for (size_t i = 0; i < count && r == DS_OK; i++) {
         r = ds__transfer_check(g, &list[i], i);
         if (r < 0)

@@ -536,30 +536,6 @@ static void test_quiesce_with_a_group(void **state) {
     end(&two);
 }
 
-/* A reset of a GPU forgets the failures of its streams, and only these. */
-static void test_reset_forgets_failures(void **state) {
-    (void)state;
-    setup how = two;
-    if (!has_gpus())
-        skip();
-    how.type = DS_DEVICE_CUDA;
-    begin(&how);
-    static const verb sum = { .kind = ALL_REDUCE, .part = 3 };
-    solo_tensors(me, &how, &sum);
-    atomic_store(&open_gate, 0);
-    OK(ds_stream_launch_host_func(me->stream[0], gate, NULL, NULL));
-    OK(solo_call(me, &how, &sum));
-    OK(ds_ranks_abort(me->group, "the end"));
-    atomic_store(&open_gate, 1);
-    EXPECT(ds_stream_synchronize(me->stream[0]), DS_ERR_ABORTED, "the end");
-    EXPECT(ds_stream_synchronize(me->stream[1]), DS_ERR_ABORTED, "the end");
-    DS_IGNORE(ds_device_reset(me->device[0]));
-    OK(ds_stream_create(&(ds_stream_desc){ .device = me->device[0] }, &me->stream[0]));
-    OK(ds_stream_synchronize(me->stream[0]));
-    EXPECT(ds_stream_synchronize(me->stream[1]), DS_ERR_ABORTED, "the end");
-    end(&how);
-}
-
 /* The flight recorder has an entry for each transfer. */
 static void test_transfers_are_recorded(void **state) {
     (void)state;
@@ -721,7 +697,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_split_waits_for_earlier_operations),
         cmocka_unit_test(test_group_that_is_not_finalized),
         cmocka_unit_test(test_quiesce_with_a_group),
-        cmocka_unit_test(test_reset_forgets_failures),
         cmocka_unit_test(test_transfers_are_recorded),
         cmocka_unit_test(test_each_call_is_captured),
         cmocka_unit_test(test_each_allocation_of_a_capture_may_fail),
