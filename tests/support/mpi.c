@@ -1,5 +1,5 @@
-/* A stand-in for an MPI library with the standard ABI; mpi.h describes it. With LACKS defined it lacks
-   MPI_Ialltoallv_c. */
+/* A stand-in for an MPI library with the standard ABI; mpi.h describes it. With LACKS defined it
+   lacks MPI_Ialltoallv_c. */
 #include "mpi.h"
 
 #include <pthread.h>

@@ -34,7 +34,8 @@ static void call_each(void) {
     REFUSED(ds_activity_flush, ());
     REFUSED(ds_activity_stop, ());
     REFUSED(ds_capture_begin, ((ds_stream){ 0 }, (ds_capture_mode)0));
-    REFUSED(ds_capture_begin_to_graph, ((ds_stream){ 0 }, (ds_graph){ 0 }, NULL, 0, (ds_capture_mode)0));
+    REFUSED(ds_capture_begin_to_graph,
+            ((ds_stream){ 0 }, (ds_graph){ 0 }, NULL, 0, (ds_capture_mode)0));
     REFUSED(ds_capture_end, ((ds_stream){ 0 }, NULL));
     REFUSED(ds_capture_end_recapture, ((ds_stream){ 0 }, (ds_graph){ 0 }));
     REFUSED(ds_capture_get_status, ((ds_stream){ 0 }, NULL));

@@ -471,7 +471,7 @@ static void test_end_that_another_process_leaves_out(void **state) {
     assert_int_equal(mpi->finalized, 0);
 }
 
-/* ---- reductions and counts ---------------------------------------------------------------------------------- */
+/* ---- reductions and counts ------------------------------------------------------------------- */
 
 /* A type of several numbers has none of MPI's. */
 static void test_reductions_that_mpi_computes(void **state) {

@@ -92,8 +92,8 @@ static void test_each_step_of_a_registration_may_fail(void **state) {
     assert_int_equal(atomic_load(&failures), 0);
 }
 
-/* Runs a sum of one process by NCCL while the nth step fails: without memory for the call, devstream
-   computes it. Returns 0 if there are fewer steps. */
+/* Runs a sum of one process by NCCL while the nth step fails: without memory for the call,
+   devstream computes it. Returns 0 if there are fewer steps. */
 static int in_process_attempt(const fault *f, long nth) {
     static solo alone;
     solo *me = &alone;
