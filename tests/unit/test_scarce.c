@@ -258,6 +258,41 @@ static void pools(void) {
     must(ds_pool_destroy(pool));
 }
 
+/* Ends the use of a block a little later, since a request without memory for an event waits. */
+static void *end_use(void *word) {
+    usleep(2000);
+    *(volatile uint32_t *)word = 1;
+    return NULL;
+}
+
+/* A block that another stream still uses is all the memory there is: a request takes the block
+   behind that use. */
+static void block_in_use(void) {
+    ds_stream user = { 0 };
+    void *word = NULL, *p = NULL, *q = NULL;
+    if (may(ds_pinned_alloc(64, &word)) && may(ds_mem_set_limit(device, 64 * MIB)) &&
+        may(ds_stream_create(&(ds_stream_desc){ .device = device }, &user)) &&
+        may(ds_mem_alloc(40 * MIB, stream, &p))) {
+        pthread_t thread;
+        *(uint32_t *)word = 0;
+        assert_int_equal(pthread_create(&thread, NULL, end_use, word), 0);
+        may(ds_stream_wait_value32(user, word, 1, DS_VALUE_WAIT_GEQ));
+        may(ds_mem_record_use(p, user));
+        must(ds_mem_free(p));
+        may(ds_mem_alloc(40 * MIB, stream, &q));
+        must(ds_mem_free(q));
+        pthread_join(thread, NULL);
+    }
+    if (!may(ds_device_synchronize(device))) {
+        fail_at = 0; /* the word must outlive the wait */
+        must(ds_device_synchronize(device));
+    }
+    if (user.id)
+        must(ds_stream_destroy(user));
+    may(ds_mem_set_limit(device, 0));
+    must(ds_pinned_free(word));
+}
+
 static void pinned_memory(void) {
     void *p[3] = { NULL }, *plain = malloc(3 * MIB);
     size_t released;
@@ -765,9 +800,10 @@ static void fail_calls(void (*program)(void)) {
 
 static void test_each_call_of_cudart_fails(void **state) {
     (void)state;
-    void (*const programs[])(void) = { streams, events,  copies,    host_functions, allocations,
-                                       pools,   history, resources, pinned_memory,  recording,
-                                       kernels, graphs,  first_use, nodes,          captures };
+    void (*const programs[])(void) = { streams,       events,    copies,   host_functions,
+                                       allocations,   pools,     history,  resources,
+                                       pinned_memory, recording, kernels,  graphs,
+                                       first_use,     nodes,     captures, block_in_use };
     refusals = 0;
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
         fail_calls(programs[i]);
@@ -800,6 +836,7 @@ PROGRAM(kernels)
 PROGRAM(graphs)
 PROGRAM(nodes)
 PROGRAM(captures)
+PROGRAM(block_in_use)
 
 static void test_plain_segments_without_host_memory(void **state) {
     (void)state;
@@ -862,8 +899,9 @@ static int end(void **state) {
         F(recording_without_host_memory), F(first_use_without_host_memory),                       \
         F(kernels_without_host_memory), F(graphs_without_host_memory),                            \
         F(nodes_without_host_memory), F(captures_without_host_memory),                            \
-        F(plain_segments_without_host_memory), F(checks_without_host_memory),                     \
-        F(the_drivers_pool_without_host_memory), F(the_drivers_calls_without_host_memory)
+        F(block_in_use_without_host_memory), F(plain_segments_without_host_memory),               \
+        F(checks_without_host_memory), F(the_drivers_pool_without_host_memory),                   \
+        F(the_drivers_calls_without_host_memory)
 
 int main(void) {
 #define CPU(name) \
