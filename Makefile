@@ -149,7 +149,7 @@ check: cmocka ## all tests with the default compiler
 	@JOBS=$(JOBS) tests/compile/run.sh --fast
 
 coverage-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(B)/ranks/collectives $(if $(CUDA_HOME),$(B)/conformance-standin $(FAULT))
-coverage: cmocka ## lines, branches and functions of the headers that the suites of both drivers run (clang); writes docs/coverage.md; takes an hour
+coverage: cmocka ## lines, branches and functions of the headers that the suites of both drivers run (clang); writes docs/coverage.md; takes half an hour
 	$(SUBMAKE) MODE=coverage CC=clang -j$(JOBS) coverage-tests
 	@tests/coverage.sh build/clang-coverage
 
