@@ -681,6 +681,24 @@ static void test_too_many_pairs_of_devices(void **state) {
     end(&two);
 }
 
+/* What a driver does not report at waits is kept for the device until its reset. */
+static void test_a_reset_of_a_device_forgets_its_failures(void **state) {
+    (void)state;
+    begin(&two);
+    ds__group failed = { .code = DS_ERR_ABORTED, .reason = "a reason" };
+    int before = atomic_load(&ds__drive.failed);
+    ds__rfailure_add(ds_cpu(0), 0, &failed);
+    ds__rfailure_add(ds_cpu(1), 0, &failed);
+    EXPECT(ds__rfailure_of(ds_cpu(0), 0), DS_ERR_ABORTED, "a reason");
+    OK(ds_device_reset(ds_cpu(0)));
+    OK(ds__rfailure_of(ds_cpu(0), 0));
+    EXPECT(ds__rfailure_of(ds_cpu(1), 0), DS_ERR_ABORTED, "a reason");
+    OK(ds_device_reset(ds_cpu(1)));
+    OK(ds__rfailure_of(ds_cpu(1), 0));
+    assert_int_equal(atomic_load(&ds__drive.failed), before);
+    end(&two);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_tensors_are_refused),
@@ -702,6 +720,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_each_allocation_of_a_capture_may_fail),
         cmocka_unit_test(test_launch_after_the_end_of_a_group),
         cmocka_unit_test(test_too_many_pairs_of_devices),
+        cmocka_unit_test(test_a_reset_of_a_device_forgets_its_failures),
     };
     setenv("DEVSTREAM_CPU_DEVICES", "3", 1);
     setenv("DEVSTREAM_CPU_WORKERS", "2", 1);

@@ -605,6 +605,54 @@ static void test_own_collectives_where_nccl_cannot(void **state) {
     ok(ds_shutdown());
 }
 
+static void test_ids_that_are_no_ids(void **state) {
+    static char far[1200];
+    rank one = { .rank = 0 }, *me = &one;
+    ds_device gpu = ds_cuda(0);
+    ds_ranks group;
+    ds_ranks_desc desc = { .engine = "nccl", .size = 2, .devices = &gpu, .device_count = 1 };
+    (void)state;
+    atomic_store(&failures, 0);
+    desc.timeout_ns = 1000 * MS;
+    desc.id = "nonsense";
+    EXPECT(ds_ranks_init(&desc, &group), DS_ERR_INVALID_VALUE, "is not of ds_ranks_id_create");
+    desc.id = "file:/no/such/folder/id";
+    EXPECT(ds_ranks_init(&desc, &group), DS_ERR_SYSTEM, "/no/such/folder/id cannot be written");
+    memset(far, 'x', sizeof far - 1);
+    memcpy(far, "file:/", 6);
+    desc.id = far;
+    EXPECT(ds_ranks_init(&desc, &group), DS_ERR_INVALID_VALUE, "more than 1000 characters");
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
+/* Collectives that name NCCL, but have no devices for it, are computed by devstream. */
+static void test_devices_that_nccl_cannot_use(void **state) {
+    rank one = { .rank = 0 }, *me = &one;
+    static float from[2][4] = { { 1, 2, 3, 4 }, { 10, 20, 30, 40 } }, to[2][4];
+    int64_t shape = 4;
+    (void)state;
+    atomic_store(&failures, 0);
+    for (int cpus = 0; cpus < 2; cpus++) {
+        ds_tensor in[2], out[2];
+        const ds_tensor *list[2] = { &in[0], &in[1] }, *outs[2] = { &out[0], &out[1] };
+        size_t count = cpus ? 2 : 1;
+        for (size_t i = 0; i < count; i++) {
+            ds_device d = ds_cpu(0);
+            in[i] = ds_tensor_of(from[i], d, ds_float32(), 1, &shape);
+            out[i] = ds_tensor_of(to[i], d, ds_float32(), 1, &shape);
+        }
+        unsigned long before = data_calls();
+        OK(ds_comm_all_reduce(list, outs, count, DS_REDUCE_SUM,
+                              &(ds_comm_options){ .engine = "nccl", .flags = DS_COMM_ANY_ORDER }));
+        OK(ds_device_synchronize(ds_cpu(0)));
+        CHECK(data_calls() == before);
+        CHECK(to[0][3] == (cpus ? 44 : 4));
+    }
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
 static int collect(const char *text, size_t size, void *user) {
     char *to = user;
     strncat(to, text, size);
@@ -692,6 +740,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_other_engines_refuse),
         cmocka_unit_test(test_collectives_of_one_process),
         cmocka_unit_test(test_own_collectives_where_nccl_cannot),
+        cmocka_unit_test(test_ids_that_are_no_ids),
+        cmocka_unit_test(test_devices_that_nccl_cannot_use),
         cmocka_unit_test(test_plan_tells_the_engine),
         cmocka_unit_test(test_old_library),
     };
