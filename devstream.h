@@ -28514,16 +28514,6 @@ static ds_result ds__cuda_fits(const ds__cuda_scope *scope, const cudaGraphNode_
     return r;
 }
 
-/* Refuses a disabled node of a graph, unless its native node is empty. */
-static ds_result ds__cuda_is_empty(const ds__cuda_scope *scope, cudaGraphNode_t node) {
-    int type = cudaGraphNodeTypeEmpty;
-    ds_result r;
-    DS__DR(*scope, r, cuGraphNodeGetType, (node, &type));
-    if (r == DS_OK && type != cudaGraphNodeTypeEmpty)
-        r = ds__fail(DS_ERR_UNSUPPORTED, "CUDA cannot disable a node of a child graph");
-    return r;
-}
-
 /* Sets the nodes of the graph in a child node. CUDA lists them in the order in which they were
    added, which is that of the shadow graph; the dependencies are compared to make sure. */
 static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t node,
@@ -28540,10 +28530,8 @@ static ds_result ds__cuda_set_child(const ds__cuda_scope *scope, cudaGraphNode_t
     for (uint32_t i = 0; i < count && r == DS_OK; i++) {
         const ds__node *n = child->node[i];
         r = ds__cuda_fits(scope, nodes, child, i);
-        if (r == DS_OK && n->enabled)
+        if (r == DS_OK) /* only nodes of an executable itself can be disabled */
             r = ds__cuda_set_in_graph(scope, nodes[i], n, n->device.index, owns, tag);
-        else if (r == DS_OK)
-            r = ds__cuda_is_empty(scope, nodes[i]);
     }
     ds__host_free(nodes);
     return r;
