@@ -265,13 +265,14 @@ static void *end_use(void *word) {
     return NULL;
 }
 
-/* A block that another stream still uses is all the memory there is: a request takes the block
-   behind that use. */
+/* A block that another stream still uses is all the memory there is: a request of a third stream
+   takes the block behind its owner and that use. */
 static void block_in_use(void) {
-    ds_stream user = { 0 };
+    ds_stream user = { 0 }, asker = { 0 };
     void *word = NULL, *p = NULL, *q = NULL;
     if (may(ds_pinned_alloc(64, &word)) && may(ds_mem_set_limit(device, 64 * MIB)) &&
         may(ds_stream_create(&(ds_stream_desc){ .device = device }, &user)) &&
+        may(ds_stream_create(&(ds_stream_desc){ .device = device }, &asker)) &&
         may(ds_mem_alloc(40 * MIB, stream, &p))) {
         pthread_t thread;
         *(uint32_t *)word = 0;
@@ -279,7 +280,7 @@ static void block_in_use(void) {
         may(ds_stream_wait_value32(user, word, 1, DS_VALUE_WAIT_GEQ));
         may(ds_mem_record_use(p, user));
         must(ds_mem_free(p));
-        may(ds_mem_alloc(40 * MIB, stream, &q));
+        may(ds_mem_alloc(40 * MIB, asker, &q));
         must(ds_mem_free(q));
         pthread_join(thread, NULL);
     }
@@ -287,6 +288,8 @@ static void block_in_use(void) {
         fail_at = 0; /* the word must outlive the wait */
         must(ds_device_synchronize(device));
     }
+    if (asker.id)
+        must(ds_stream_destroy(asker));
     if (user.id)
         must(ds_stream_destroy(user));
     may(ds_mem_set_limit(device, 0));
