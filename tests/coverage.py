@@ -179,7 +179,8 @@ PAGE = """# Coverage
 With this page you can see what the tests run of each header. `make coverage` measures and writes it.
 
 The suites run on both drivers: the conformance suite on the CPU driver, and through the CUDA driver
-on the stand-in for cudart, and the unit tests. clang counts (source-based coverage): a branch is one
+on the stand-in for cudart, each also under the check layer; the unit tests; the tests in which calls of
+cudart fail; and process groups with MPI. clang counts (source-based coverage): a branch is one
 outcome of a condition. A line, branch or function counts if one of the programs runs it.
 The goal is %d %% of the lines and %d %% of the branches of each header. Most of the remaining lines need two threads that
 meet between two instructions, host memory that is short in spite of a reserve, or a failed call of CUDA or of the system
