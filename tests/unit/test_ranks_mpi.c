@@ -68,7 +68,7 @@ static void copy(void *to, const void *from, size_t bytes) {
         abort();
 }
 #else
-#define copy NULL
+static void (*const copy)(void *, const void *, size_t); /* none */
 #endif
 
 static void each_call(int type, size_t own) {
