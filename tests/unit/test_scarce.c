@@ -261,7 +261,7 @@ static void pools(void) {
 /* Ends the use of a block a little later, since a request without memory for an event waits. */
 static void *end_use(void *word) {
     usleep(2000);
-    *(volatile uint32_t *)word = 1;
+    __atomic_store_n((uint32_t *)word, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
 
