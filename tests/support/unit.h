@@ -1,5 +1,5 @@
-/* What the unit tests that have the headers in them share: cmocka, a call that must succeed, and
-   how much there is time for. */
+/* What the unit tests that have the headers in them share: cmocka, a call that must succeed, a call
+   that must be refused, and how much there is time for. */
 #ifndef UNIT_H
 #define UNIT_H
 #include "slow.h"
@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <cmocka.h>
 
 #define ok(call)                                                                                  \
@@ -14,6 +15,17 @@
         ds_result ok_result_ = (call);                                                            \
         if (ok_result_ != DS_OK)                                                                  \
             fail_msg("%s is %s: %s", #call, ds_result_get_name(ok_result_), ds_error_get_last()); \
+    } while (0)
+
+/* The call must return the code, with a sentence that has the words. */
+#define refused(call, code, words)                                                           \
+    do {                                                                                     \
+        ds_result refused_result_ = (call);                                                  \
+        if (refused_result_ != (code))                                                       \
+            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                               \
+                     ds_result_get_name(refused_result_), ds_error_get_last());              \
+        if (!strstr(ds_error_get_last(), words))                                             \
+            fail_msg("line %d: \"%s\" is not in: %s", __LINE__, words, ds_error_get_last()); \
     } while (0)
 
 #endif

@@ -7,22 +7,10 @@
 #include "comm/kernel.h"
 #include "scarce.h"
 #include "unit.h"
-#ifdef DEVSTREAM_CUDA
-#include "standin/standin.h"
-#endif
+#include "both.h"
 
 #include <stdio.h>
 #include <string.h>
-
-#define refused(call, code, words)                                                           \
-    do {                                                                                     \
-        ds_result refused_result_ = (call);                                                  \
-        if (refused_result_ != (code))                                                       \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                               \
-                     ds_result_get_name(refused_result_), ds_error_get_last());              \
-        if (!strstr(ds_error_get_last(), words))                                             \
-            fail_msg("line %d: \"%s\" is not in: %s", __LINE__, words, ds_error_get_last()); \
-    } while (0)
 
 #define SHAPE(...)  \
     (int64_t[]) {   \
@@ -742,14 +730,6 @@ static void test_kernels_take_the_time_of_their_bytes(void **state) {
         ok(ds_tensor_free(t[i]));
     ok(ds_stream_destroy(s));
 }
-
-#define ON_CPU(test) { #test " (cpu)", test, begin_cpu, end, NULL },
-#ifdef DEVSTREAM_CUDA
-#define ON_CUDA(test) { #test " (cuda)", test, begin_cuda, end, NULL },
-#else
-#define ON_CUDA(test)
-#endif
-#define ON_BOTH(test) ON_CPU(test) ON_CUDA(test)
 
 int main(void) {
     setenv("STANDIN_DEVICES", "2", 1);

@@ -8,16 +8,6 @@
 
 #include "standin/standin.h"
 
-#define refused(call, code, words)                                                  \
-    do {                                                                            \
-        ds_result refused_result_ = (call);                                         \
-        if (refused_result_ != (code))                                              \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                      \
-                     ds_result_get_name(refused_result_), ds_error_get_last());     \
-        if (!strstr(ds_error_get_last(), words))                                    \
-            fail_msg("line %d: %s says: %s", __LINE__, #call, ds_error_get_last()); \
-    } while (0)
-
 static ds_stream stream;
 static char *pinned;
 

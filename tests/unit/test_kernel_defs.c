@@ -10,22 +10,10 @@ static int lock_after_guest(pthread_mutex_t *m);
 #include "kernels/once.kernels.h"
 #include "scarce.h"
 #include "unit.h"
-#ifdef DEVSTREAM_CUDA
-#include "standin/standin.h"
-#endif
+#include "both.h"
 #undef pthread_mutex_lock
 #include <stdio.h>
 #include <string.h>
-
-#define refused(call, code, words)                                                           \
-    do {                                                                                     \
-        ds_result refused_result_ = (call);                                                  \
-        if (refused_result_ != (code))                                                       \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                               \
-                     ds_result_get_name(refused_result_), ds_error_get_last());              \
-        if (!strstr(ds_error_get_last(), words))                                             \
-            fail_msg("line %d: \"%s\" is not in: %s", __LINE__, words, ds_error_get_last()); \
-    } while (0)
 
 enum { ITEMS = 10 };
 
@@ -235,14 +223,6 @@ static void test_blocks_without_scratch_memory_fail_the_device(void **state) {
     ok(ds_stream_synchronize(stream));
     ok(ds_pinned_free(p));
 }
-
-#define ON_CPU(test) { #test " (cpu)", test, begin_cpu, end, NULL },
-#ifdef DEVSTREAM_CUDA
-#define ON_CUDA(test) { #test " (cuda)", test, begin_cuda, end, NULL },
-#else
-#define ON_CUDA(test)
-#endif
-#define ON_BOTH(test) ON_CPU(test) ON_CUDA(test)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

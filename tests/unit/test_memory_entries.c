@@ -9,9 +9,7 @@
 #include <setjmp.h>
 #include <sys/wait.h>
 #include <cmocka.h>
-#ifdef DEVSTREAM_CUDA
-#include "standin/standin.h"
-#endif
+#include "both.h"
 
 #define MIB ((size_t)1 << 20)
 #define PAGE (2 * MIB)
@@ -1196,14 +1194,6 @@ static void test_a_capture_of_others_is_seen_too(void **state) {
     ds__stream_unpin(s);
 }
 #endif
-
-#define ON_CPU(test) { #test " (cpu)", test, begin_cpu, end, NULL },
-#ifdef DEVSTREAM_CUDA
-#define ON_CUDA(test) { #test " (cuda)", test, begin_cuda, end, NULL },
-#else
-#define ON_CUDA(test)
-#endif
-#define ON_BOTH(test) ON_CPU(test) ON_CUDA(test)
 
 int main(void) {
     setenv("STANDIN_DEVICES", "3", 1);

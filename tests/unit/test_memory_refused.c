@@ -2,41 +2,19 @@
    the CPU driver; some need a device of CUDA as well, the stand-in's. */
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_alloc.h"
+#include "scarce.h"
 #include "unit.h"
 
 #define MIB ((size_t)1 << 20)
 
-#define refused(call, code, words)                                                  \
-    do {                                                                            \
-        ds_result refused_result_ = (call);                                         \
-        if (refused_result_ != (code))                                              \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                      \
-                     ds_result_get_name(refused_result_), ds_error_get_last());     \
-        if (!strstr(ds_error_get_last(), words))                                    \
-            fail_msg("line %d: %s says: %s", __LINE__, #call, ds_error_get_last()); \
-    } while (0)
-
 static ds_stream stream;
-static _Atomic long live;
-
-static void *count_alloc(size_t size, void *user) {
-    (void)user;
-    live++;
-    return malloc(size);
-}
-
-static void count_free(void *ptr, void *user) {
-    (void)user;
-    live--;
-    free(ptr);
-}
 
 static int begin(void **state) {
     static ds_cpu_desc cpu;
     (void)state;
     alarm(120);
     cpu = (ds_cpu_desc){ .devices = 2, .memory_limit = 64 * MIB };
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { count_alloc, count_free, NULL } }));
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = SCARCE }));
     ok(ds_device_set_current(ds_cpu(0)));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &stream));
     return 0;
@@ -45,7 +23,7 @@ static int begin(void **state) {
 static int end(void **state) {
     (void)state;
     ok(ds_shutdown());
-    assert_int_equal(live, 0);
+    assert_int_equal(scarce_held, 0);
     return 0;
 }
 
@@ -139,7 +117,7 @@ static void test_an_aligned_block_that_is_never_freed(void **state) {
     assert_int_equal((uintptr_t)p % (1 << 16), 0);
     ok(ds_resource_free(&aligned, q, 2000, stream));
     ok(ds_shutdown());
-    assert_int_equal(live, 0);
+    assert_int_equal(scarce_held, 0);
     free(kept);
 }
 

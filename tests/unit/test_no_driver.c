@@ -10,16 +10,6 @@
 #include <unistd.h>
 #include "unit.h"
 
-#define refused(call, code, words)                                                          \
-    do {                                                                                    \
-        ds_result refused_result_ = (call);                                                 \
-        if (refused_result_ != (code))                                                      \
-            fail_msg("%s:%d: %s is %s: %s", __func__, __LINE__, #call,                      \
-                     ds_result_get_name(refused_result_), ds_error_get_last());             \
-        if (!strstr(ds_error_get_last(), words))                                            \
-            fail_msg("%s:%d: %s says: %s", __func__, __LINE__, #call, ds_error_get_last()); \
-    } while (0)
-
 static void test_memory_of_the_host_needs_a_driver(void **state) {
     static char memory[4096];
     void *p = memory;

@@ -12,16 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define refused(call, code, words)                                                           \
-    do {                                                                                     \
-        ds_result refused_result_ = (call);                                                  \
-        if (refused_result_ != (code))                                                       \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                               \
-                     ds_result_get_name(refused_result_), ds_error_get_last());              \
-        if (!strstr(ds_error_get_last(), words))                                             \
-            fail_msg("line %d: \"%s\" is not in: %s", __LINE__, words, ds_error_get_last()); \
-    } while (0)
-
 #define PAIR "device a b\nlink a b pcie\n"
 #define PCIE8                                                                               \
     "device gpu0..7\nswitch sw0 sw1\nsocket cpu0\nlink gpu0..3 sw0 pcie\nlink gpu4..7 sw1 " \

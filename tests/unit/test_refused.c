@@ -5,39 +5,17 @@
 
 #include <pthread.h>
 #include <unistd.h>
+#include "scarce.h"
 #include "unit.h"
 
-#define refused(call, code, words)                                                  \
-    do {                                                                            \
-        ds_result refused_result_ = (call);                                         \
-        if (refused_result_ != (code))                                              \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                      \
-                     ds_result_get_name(refused_result_), ds_error_get_last());     \
-        if (!strstr(ds_error_get_last(), words))                                    \
-            fail_msg("line %d: %s says: %s", __LINE__, #call, ds_error_get_last()); \
-    } while (0)
-
 static ds_stream stream;
-static _Atomic long live;
-
-static void *count_alloc(size_t size, void *user) {
-    (void)user;
-    live++;
-    return malloc(size);
-}
-
-static void count_free(void *ptr, void *user) {
-    (void)user;
-    live--;
-    free(ptr);
-}
 
 static int begin(void **state) {
     static ds_cpu_desc cpu;
     (void)state;
     alarm(120);
     cpu = (ds_cpu_desc){ .devices = 2 };
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { count_alloc, count_free, NULL } }));
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = SCARCE }));
     ok(ds_device_set_current(ds_cpu(0)));
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &stream));
     return 0;
@@ -46,7 +24,7 @@ static int begin(void **state) {
 static int end(void **state) {
     (void)state;
     ok(ds_shutdown());
-    assert_int_equal(live, 0);
+    assert_int_equal(scarce_held, 0);
     return 0;
 }
 
@@ -339,7 +317,7 @@ static void test_devstream_ends_with_memory_that_processes_share(void **state) {
     ok(ds_mem_alloc_with(&(ds_mem_request){ .size = 1 << 20, .stream = stream, .pool = pool }, &p));
     ok(ds_mem_export(p, &handle));
     ok(ds_shutdown());
-    assert_int_equal(live, 0);
+    assert_int_equal(scarce_held, 0);
 }
 
 #ifdef DEVSTREAM_CUDA

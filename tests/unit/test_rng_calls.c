@@ -11,9 +11,7 @@ static int lock_after_guest(pthread_mutex_t *m);
 #include "rng/state.h"
 #include "scarce.h"
 #include "unit.h"
-#ifdef DEVSTREAM_CUDA
-#include "standin/standin.h"
-#endif
+#include "both.h"
 
 #undef pthread_mutex_lock
 #include <math.h>
@@ -47,16 +45,6 @@ static void *alloc_after_guest(size_t size, void *user) {
     }
     return scarce_alloc(size, user);
 }
-
-#define refused(call, code, words)                                                           \
-    do {                                                                                     \
-        ds_result refused_result_ = (call);                                                  \
-        if (refused_result_ != (code))                                                       \
-            fail_msg("line %d: %s is %s: %s", __LINE__, #call,                               \
-                     ds_result_get_name(refused_result_), ds_error_get_last());              \
-        if (!strstr(ds_error_get_last(), words))                                             \
-            fail_msg("line %d: \"%s\" is not in: %s", __LINE__, words, ds_error_get_last()); \
-    } while (0)
 
 static ds_device device, second; /* of the driver under test */
 static ds_stream stream;
@@ -1400,14 +1388,6 @@ static void test_threads_draw_for_the_first_time_at_once(void **state) {
     }
     pthread_barrier_destroy(&together);
 }
-
-#define ON_CPU(test) { #test " (cpu)", test, begin_cpu, end, NULL },
-#ifdef DEVSTREAM_CUDA
-#define ON_CUDA(test) { #test " (cuda)", test, begin_cuda, end, NULL },
-#else
-#define ON_CUDA(test)
-#endif
-#define ON_BOTH(test) ON_CPU(test) ON_CUDA(test)
 
 int main(void) {
     setenv("STANDIN_DEVICES", "2", 1);

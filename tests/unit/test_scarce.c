@@ -9,6 +9,7 @@
 #include "devstream_alloc.h"
 
 #include <unistd.h>
+#include "scarce.h"
 #include "unit.h"
 #include "kernels_ptx.h"
 #ifdef DEVSTREAM_CUDA
@@ -21,30 +22,11 @@ static ds_device device, peer; /* of the driver under test */
 static ds_stream stream, other;
 static const char *config; /* options of the allocator */
 
-/* Memory for bookkeeping of which one allocation fails, or all from that one on. */
-static _Atomic long taken, returned, count, fail_at;
-static _Atomic int forever, failed;
+static long step_now; /* number of the allocation or call that fails */
 static int refusals;
 static long step = 1;  /* from one failing allocation to the next */
 static int capturing;  /* 1: a failed call may have ended a capture */
 static int calls_fail; /* 1: a call of cudart fails instead of an allocation */
-
-static void *bank_alloc(size_t size, void *user) {
-    long n = ++count;
-    (void)user;
-    if (fail_at && (n == fail_at || (forever && n > fail_at))) {
-        failed = 1;
-        return NULL;
-    }
-    taken++;
-    return malloc(size);
-}
-
-static void bank_free(void *ptr, void *user) {
-    (void)user;
-    returned++;
-    free(ptr);
-}
 
 /* Returns 1 if the call succeeded, 0 if it failed for lack of memory or by the failed call. */
 static int got(ds_result r, const char *call, int line) {
@@ -62,11 +44,12 @@ static int got(ds_result r, const char *call, int line) {
     }
 #endif
     if (r != DS_ERR_OUT_OF_MEMORY &&
-        !(failed && capturing && (r == DS_ERR_CAPTURE_INVALIDATED || r == DS_ERR_CAPTURE_UNJOINED)))
-        fail_msg("allocation %ld%s, line %d: %s is %s: %s", (long)fail_at,
-                 forever ? " and later" : "", line, call, ds_result_get_name(r),
+        !(scarce_refused && capturing &&
+          (r == DS_ERR_CAPTURE_INVALIDATED || r == DS_ERR_CAPTURE_UNJOINED)))
+        fail_msg("allocation %ld%s, line %d: %s is %s: %s", step_now,
+                 scarce_once ? "" : " and later", line, call, ds_result_get_name(r),
                  ds_error_get_last());
-    if (!failed)
+    if (!scarce_refused)
         fail_msg("line %d: %s is out of memory without cause: %s", line, call, ds_error_get_last());
     if (!*ds_error_get_last())
         fail_msg("line %d: %s says nothing", line, call);
@@ -121,7 +104,7 @@ static void streams(void) {
         if (may(ds_stream_unwrap(s, &native))) {
             /* without memory for the handle, the caller still owns the native stream */
             if (!may(ds_stream_wrap(&native, DS_OWN, no_result, NULL, &s))) {
-                fail_at = 0;
+                scarce_left = -1;
                 must(ds_stream_wrap(&native, DS_OWN, no_result, NULL, &s));
             }
         }
@@ -285,7 +268,7 @@ static void block_in_use(void) {
         pthread_join(thread, NULL);
     }
     if (!may(ds_device_synchronize(device))) {
-        fail_at = 0; /* the word must outlive the wait */
+        scarce_left = -1; /* the word must outlive the wait */
         must(ds_device_synchronize(device));
     }
     if (asker.id)
@@ -352,7 +335,7 @@ static void use_resource(ds_resource *r) {
     void *p = NULL;
     if (may(ds_resource_alloc(r, 1000, 0, stream, &p)) &&
         !may(ds_resource_free(r, p, 1000, stream))) {
-        fail_at = 0; /* a free in stream order is an operation; the memory is still there */
+        scarce_left = -1; /* a free in stream order is an operation; the memory is still there */
         must(ds_resource_free(r, p, 1000, stream));
     }
     must(ds_resource_destroy(r));
@@ -730,9 +713,8 @@ static void captures(void) {
 static void prepare(void) {
     static ds_cpu_desc cpu;
     cpu = (ds_cpu_desc){ .devices = 2, .memory_limit = 256 * MIB };
-    fail_at = 0;
-    forever = failed = 0;
-    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, NULL } }));
+    scarce_begin(-1);
+    ok(ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = SCARCE }));
     if (config)
         ok(ds_mem_configure_text(config));
     ok(ds_device_set_current(device));
@@ -749,8 +731,8 @@ static void finish(long n) {
     while (cudaGetLastError() != cudaSuccess) {
     }
 #endif
-    if (taken != returned)
-        fail_msg("allocation %ld: %ld blocks taken, %ld returned", n, (long)taken, (long)returned);
+    if (scarce_held)
+        fail_msg("allocation %ld: %ld blocks are left", n, (long)scarce_held);
 }
 
 static void run_out(void (*program)(void)) {
@@ -758,20 +740,18 @@ static void run_out(void (*program)(void)) {
     alarm(timeout ? (unsigned)atoi(timeout) : 120);
     ok(ds_shutdown());
     refusals = 0;
-    taken = returned = 0;
     for (int all = 0; all < 2; all++) {
         int hit = 1;
         for (long n = 1; hit; n += step) {
             if (n > 3000)
                 fail_msg("the program allocates ever more");
             prepare();
-            count = 0;
-            forever = all;
-            fail_at = n;
+            step_now = n;
+            scarce_once = !all;
+            scarce_begin(n - 1);
             program();
-            hit = failed;
-            fail_at = 0;
-            forever = failed = 0;
+            hit = scarce_refused;
+            scarce_begin(-1);
             program();
             finish(n);
         }
@@ -785,7 +765,6 @@ static void fail_calls(void (*program)(void)) {
     const char *timeout = getenv("DS_TEST_TIMEOUT");
     alarm(timeout ? (unsigned)atoi(timeout) : 120);
     ok(ds_shutdown());
-    taken = returned = 0;
     calls_fail = 1;
     int hit = 1;
     for (unsigned long n = 1; hit; n++) {
@@ -887,8 +866,8 @@ static int begin_cuda(void **state) {
 
 static int end(void **state) {
     (void)state;
-    fail_at = 0;
-    forever = calls_fail = 0;
+    scarce_begin(-1);
+    calls_fail = 0;
     step = 1;
     alarm(0);
     return ds_shutdown() == DS_OK ? 0 : -1;

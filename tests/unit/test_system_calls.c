@@ -6,6 +6,7 @@
    The calls of the system that the implementation makes are replaced by macros. */
 #undef DEVSTREAM_CUDA
 #define _GNU_SOURCE
+#include "scarce.h"
 #include "unit.h"
 
 #include <dirent.h>
@@ -169,20 +170,7 @@ static int end_child(void **state) {
 
 /* ---- the programs ---------------------------------------------------------------------------- */
 
-static _Atomic long taken, returned;
 static int refusals;
-
-static void *bank_alloc(size_t size, void *user) {
-    (void)user;
-    taken++;
-    return malloc(size);
-}
-
-static void bank_free(void *ptr, void *user) {
-    (void)user;
-    returned++;
-    free(ptr);
-}
 
 /* Returns 1 if the call succeeded. It must succeed if nothing was refused. */
 static int got(ds_result r, const char *call, int line) {
@@ -201,7 +189,7 @@ static int got(ds_result r, const char *call, int line) {
 static ds_result begin(void) {
     static ds_cpu_desc cpu;
     cpu = (ds_cpu_desc){ .devices = 2, .memory_limit = 256 * MIB };
-    return ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = { bank_alloc, bank_free, NULL } });
+    return ds_init(&(ds_init_desc){ .cpu = &cpu, .allocator = SCARCE });
 }
 
 static void do_nothing(void *user) {
@@ -302,7 +290,6 @@ static void refuse_each(void (*program)(void)) {
     alarm(300);
     refusals = 0;
     ok(ds_shutdown());
-    taken = returned = 0;
     int open_before = files();
     for (int hit = 1; hit;) {
         calls = 0;
@@ -319,8 +306,8 @@ static void refuse_each(void (*program)(void)) {
         ok(begin()); /* the system gives everything again */
         program();
         ok(ds_shutdown());
-        if (taken != returned)
-            fail_msg("call %ld: %ld blocks taken, %ld returned", most, (long)taken, (long)returned);
+        if (scarce_held)
+            fail_msg("call %ld: %ld blocks are left", most, (long)scarce_held);
         if (files() != open_before)
             fail_msg("call %ld: %d files are open, before %d", most, files(), open_before);
     }
