@@ -360,7 +360,7 @@ static void test_forked_child_is_refused(void **state) {
 
 /* ---- flight recorder ------------------------------------------------------------------------- */
 
-static void refused(rank *me) {
+static void record_an_abort(rank *me) {
     ds_ranks sub;
     OK(ds_ranks_split(me->world, me->rank == 0 ? -1 : 0, -me->rank, &sub));
     if (me->rank == WRONG) {
@@ -393,7 +393,7 @@ static void test_failures_end_operations_in_the_recorder(void **state) {
     assert_non_null(mkdtemp(folder));
     snprintf(record, sizeof record, "%s/rank%%r", folder);
 
-    run(refused, 5000 * MS, 0);
+    run(record_an_abort, 5000 * MS, 0);
 
     record[0] = 0;
     for (int i = 0; i < RANKS; i++) {

@@ -429,7 +429,7 @@ static void test_an_older_file_is_replaced(void **state) {
     assert_memory_equal(file, "DSRANKS", 8);
 }
 
-static void refused(ds_result result, const char *pattern, int rank, const char *sentence) {
+static void path_refused(ds_result result, const char *pattern, int rank, const char *sentence) {
     ds__recorder *r = (ds__recorder *)(void *)path;
     assert_int_equal(ds__recorder_open(pattern, rank, 8, &r), result);
     assert_null(r);
@@ -442,13 +442,16 @@ static void test_paths_that_cannot_be_used_are_refused(void **state) {
     char pattern[1024];
     ds__recorder *r = open_recorder();
 
-    refused(DS_ERR_SYSTEM, "/nowhere/rank%r", 0,
-            "recorder: the file \"/nowhere/rank0\" cannot be created: No such file or directory");
-    refused(DS_ERR_INVALID_VALUE, "/tmp/recorder", 0,
-            "all 8 ranks would write the file \"/tmp/recorder\": put %r (the rank) into the path");
+    path_refused(
+        DS_ERR_SYSTEM, "/nowhere/rank%r", 0,
+        "recorder: the file \"/nowhere/rank0\" cannot be created: No such file or directory");
+    path_refused(
+        DS_ERR_INVALID_VALUE, "/tmp/recorder", 0,
+        "all 8 ranks would write the file \"/tmp/recorder\": put %r (the rank) into the path");
     memset(pattern, 'a', sizeof pattern);
     strcpy(pattern + 600, "%r");
-    refused(DS_ERR_INVALID_VALUE, pattern, 0, "is too long; at most 511 characters are allowed");
+    path_refused(DS_ERR_INVALID_VALUE, pattern, 0,
+                 "is too long; at most 511 characters are allowed");
 
     ds__recorder_close(r);
 }
@@ -472,8 +475,9 @@ static void test_ranks_of_a_process_need_files_of_their_own(void **state) {
     snprintf(path, sizeof path, "%s/rank%d", folder, (int)getpid());
     ok(ds__recorder_open(pattern, 3, 8, &r));
 
-    refused(DS_ERR_INVALID_VALUE, pattern, 4,
-            "is that of rank 3, and was named for rank 4, too: put %r (the rank) into the path");
+    path_refused(
+        DS_ERR_INVALID_VALUE, pattern, 4,
+        "is that of rank 3, and was named for rank 4, too: put %r (the rank) into the path");
 
     ds__recorder_close(r);
 }
