@@ -76,6 +76,7 @@ endif
 ifneq ($(filter musl aarch64,$(MODE)),)
 UNIT        := $(addprefix $(B)/unit/,test_between test_memory_between test_memory_entries test_seam)
 endif
+UNIT_SKIPPED := $(filter-out $(UNIT),$(UNIT_ALL))
 ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
@@ -199,7 +200,7 @@ endif
 unit: cmocka $(UNIT) ## only the unit tests
 	@rm -f $(LOG)-unit.log
 ifeq ($(filter musl aarch64,$(MODE)),)
-	@for test in $(notdir $(filter-out $(UNIT),$(UNIT_ALL))); do echo "skip  $$test: no toolkit found (CUDA_HOME), it has no NVTX or CUPTI, or zlib.h is missing"; done
+	@for test in $(notdir $(UNIT_SKIPPED)); do echo "skip  $$test: no toolkit found (CUDA_HOME), it has no NVTX or CUPTI, or zlib.h is missing"; done
 endif
 	@for test in $(UNIT); do \
 	    $(RUN) $$test >$(LOG)-unit.out 2>&1; status=$$?; cat $(LOG)-unit.out; [ $$status -eq 0 ] || exit 1; \
