@@ -80,6 +80,8 @@ UNIT_SKIPPED := $(filter-out $(UNIT),$(UNIT_ALL))
 ifneq ($(SHARE),)
 UNIT        := $(shell tests/turn.sh $(UNIT))
 endif
+# Each unit test is run by a target of its own, so make -j runs several at once.
+UNIT_RUNS   := $(UNIT:$(B)/unit/%=run-%)
 
 # Examples that check themselves or run under the check layer: each one is compiled once and linked with both drivers.
 ifeq ($(MODE),)
@@ -122,7 +124,7 @@ TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-logs $(UNIT_RUNS) unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force check-compilers check-macos check-windows
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -197,14 +199,16 @@ linked-dlopen:
 	@echo "== cudart loaded at run time, stand-in" && DS_TEST_DRIVER=cuda $(TEST_ENV) DEVSTREAM_CUDART=$(abspath $(B)/lib) $(call suite,$(B)/conformance-dlopen)
 endif
 
-unit: cmocka $(UNIT) ## only the unit tests
-	@rm -f $(LOG)-unit.log
+unit: $(UNIT_RUNS) ## only the unit tests
 ifeq ($(filter musl aarch64,$(MODE)),)
 	@for test in $(notdir $(UNIT_SKIPPED)); do echo "skip  $$test: no toolkit found (CUDA_HOME), it has no NVTX or CUPTI, or zlib.h is missing"; done
 endif
-	@for test in $(UNIT); do \
-	    $(RUN) $$test >$(LOG)-unit.out 2>&1; status=$$?; cat $(LOG)-unit.out; [ $$status -eq 0 ] || exit 1; \
-	    sed -n 's/^\[       OK \] /unit /p' $(LOG)-unit.out >>$(LOG)-unit.log; done
+
+$(UNIT_RUNS): run-%: cmocka $(B)/unit/% | unit-logs
+	@$(RUN) $(B)/unit/$* >$(LOG)-unit-$*.out 2>&1; status=$$?; cat $(LOG)-unit-$*.out; [ $$status -eq 0 ] || exit 1; \
+	    sed -n 's/^\[       OK \] /unit /p' $(LOG)-unit-$*.out >$(LOG)-unit-$*.log
+unit-logs:
+	@rm -f $(LOG)-unit*.log
 
 fault: cmocka $(FAULT) ## which calls the CUDA driver makes, and a fault at each of them
 	@for test in $(FAULT); do $(RUN) $$test || exit 1; done
