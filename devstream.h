@@ -9070,6 +9070,7 @@ struct ds__driver {
     int (*spreads)(void);
     /* links that the driver simulates on a virtual clock; NULL: none */
     const ds_cpu_fabric *(*fabric)(void);
+    /* the CPU driver's only; NULL in the table of the CUDA driver */
     int64_t (*clock_ns)(void);            /* of the virtual clock */
     void (*stats)(ds_cpu_stats *out);     /* counters of ds_cpu_get_stats */
     int64_t (*spin_get)(void);            /* time that idle threads spin before they sleep */
@@ -9093,12 +9094,13 @@ struct ds__driver {
     uint64_t (*timeline_get)(const void *timeline); /* the last number that it has passed */
     void (*timeline_destroy)(void *timeline);       /* no stream waits for it any more */
     /* makes a device current on the calling thread, and allows calls that an open capture forbids,
-       for calls into a library that uses the device; library_end restores both */
+       for calls into a library that uses the device; library_end restores both. NULL in the table
+       of the CPU driver: no library has streams of processors */
     void (*library_begin)(int device, ds__library_scope *out);
     void (*library_end)(const ds__library_scope *scope);
     void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
-    void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
+    void (*graph_destroy)(ds__body *body);         /* drops `native`; NULL: bodies have none */
     void (*exec_destroy)(void *exec);              /* launches on their way go on */
     /* *mark NULL: notes all pending work in *mark. 1: that work is over, *mark is freed and NULL;
        0: not yet (or no memory: the caller asks again later). A question looks once at each
@@ -9113,7 +9115,7 @@ struct ds__driver {
     /* 1: a recording of activity begins; 0: it is over, and no note is pending */
     void (*activity_set)(int on);
     /* 1: times of operations come from records of the vendor's library, if the driver can do that,
-       until 0. Refuses with a sentence */
+       until 0. Refuses with a sentence. NULL in the table of the CPU driver */
     ds_result (*activity_source)(int records);
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */
@@ -17054,12 +17056,6 @@ static void ds__cpu_activity_set(int on) {
         atomic_fetch_and(&ds__cpu.modes, ~(unsigned)DS__CPU_NOTED);
 }
 
-/* The clock of the thread that runs an operation is the only source. */
-static ds_result ds__cpu_activity_source(int records) {
-    (void)records;
-    return DS_OK;
-}
-
 /* Writes nothing: records are complete when their operations are. */
 static int ds__cpu_activity_collect(void) {
     return 0;
@@ -17923,7 +17919,7 @@ static ds_result ds__cpu_proxy_of(ds__registry *b, uint32_t counter, ds__cpu_pro
 
 /* cpu/timeline.h - timelines: numbers that other libraries pass.
 
-   Implements the entries `timeline_create` to `library_end`. A timeline is a stream without
+   Implements the entries `timeline_create` to `timeline_destroy`. A timeline is a stream without
    operations (DS__CPU_COUNTS): streams wait for its numbers as for those of another stream, and
    take over its failure.
 
@@ -17977,15 +17973,6 @@ static void ds__cpu_timeline_destroy(void *timeline) {
     t->next = ds__cpu.free_timelines;
     ds__cpu.free_timelines = t;
     ds__spinlock_unlock(&ds__cpu.object_lock);
-}
-
-static void ds__cpu_library_begin(int device, ds__library_scope *out) {
-    (void)device;
-    (void)out;
-}
-
-static void ds__cpu_library_end(const ds__library_scope *scope) {
-    (void)scope;
 }
 
 /* cpu/watcher.h - watcher thread, and interprocess event entries.
@@ -19728,10 +19715,6 @@ static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) {
     (void)body;
     (void)object;
     return DS_OK;
-}
-
-static void ds__cpu_graph_destroy(ds__body *body) {
-    (void)body;
 }
 
 /* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
@@ -21649,18 +21632,18 @@ static const ds__driver ds__cpu_driver = { "cpu",
                                            ds__cpu_timeline_fail,
                                            ds__cpu_timeline_get,
                                            ds__cpu_timeline_destroy,
-                                           ds__cpu_library_begin,
-                                           ds__cpu_library_end,
+                                           NULL, /* library_begin, library_end */
+                                           NULL,
                                            ds__cpu_kernel_destroy,
                                            ds__cpu_capture_abandon,
-                                           ds__cpu_graph_destroy,
+                                           NULL, /* graph_destroy */
                                            ds__cpu_exec_destroy,
                                            ds__cpu_passed,
                                            ds__cpu_memory_release,
                                            ds__cpu_space_release,
                                            ds__cpu_stream_named,
                                            ds__cpu_activity_set,
-                                           ds__cpu_activity_source,
+                                           NULL, /* activity_source */
                                            ds__cpu_activity_collect,
                                            ds__cpu_activity_last,
                                            ds__cpu_activity_standing,
@@ -32867,22 +32850,6 @@ static const ds_cpu_fabric *ds__cuda_fabric(void) {
     return NULL;
 }
 
-static int64_t ds__cuda_clock_ns(void) {
-    return 0;
-}
-
-static void ds__cuda_stats(ds_cpu_stats *out) {
-    memset(out, 0, sizeof *out);
-}
-
-static int64_t ds__cuda_spin_get(void) {
-    return 0;
-}
-
-static void ds__cuda_spin_set(int64_t ns) {
-    (void)ns;
-}
-
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
                                             0,
@@ -32894,10 +32861,10 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
                                             ds__cuda_fabric,
-                                            ds__cuda_clock_ns,
-                                            ds__cuda_stats,
-                                            ds__cuda_spin_get,
-                                            ds__cuda_spin_set,
+                                            NULL, /* clock_ns, stats, spin_get, spin_set */
+                                            NULL,
+                                            NULL,
+                                            NULL,
                                             ds__cuda_drain,
                                             ds__cuda_deinit,
                                             ds__cuda_stream_destroy,

@@ -217,6 +217,7 @@ struct ds__driver {
     int (*spreads)(void);
     /* links that the driver simulates on a virtual clock; NULL: none */
     const ds_cpu_fabric *(*fabric)(void);
+    /* the CPU driver's only; NULL in the table of the CUDA driver */
     int64_t (*clock_ns)(void);            /* of the virtual clock */
     void (*stats)(ds_cpu_stats *out);     /* counters of ds_cpu_get_stats */
     int64_t (*spin_get)(void);            /* time that idle threads spin before they sleep */
@@ -240,12 +241,13 @@ struct ds__driver {
     uint64_t (*timeline_get)(const void *timeline); /* the last number that it has passed */
     void (*timeline_destroy)(void *timeline);       /* no stream waits for it any more */
     /* makes a device current on the calling thread, and allows calls that an open capture forbids,
-       for calls into a library that uses the device; library_end restores both */
+       for calls into a library that uses the device; library_end restores both. NULL in the table
+       of the CPU driver: no library has streams of processors */
     void (*library_begin)(int device, ds__library_scope *out);
     void (*library_end)(const ds__library_scope *scope);
     void (*kernel_destroy)(ds__kernel *kernel);    /* drops what kernel_load made */
     void (*capture_abandon)(ds__capture *capture); /* its streams leave it; at shutdown */
-    void (*graph_destroy)(ds__body *body);         /* drops what the driver has of it */
+    void (*graph_destroy)(ds__body *body);         /* drops `native`; NULL: bodies have none */
     void (*exec_destroy)(void *exec);              /* launches on their way go on */
     /* *mark NULL: notes all pending work in *mark. 1: that work is over, *mark is freed and NULL;
        0: not yet (or no memory: the caller asks again later). A question looks once at each
@@ -260,7 +262,7 @@ struct ds__driver {
     /* 1: a recording of activity begins; 0: it is over, and no note is pending */
     void (*activity_set)(int on);
     /* 1: times of operations come from records of the vendor's library, if the driver can do that,
-       until 0. Refuses with a sentence */
+       until 0. Refuses with a sentence. NULL in the table of the CPU driver */
     ds_result (*activity_source)(int records);
     /* writes the records of operations that are complete, as far as they were not written at the
        completion. Returns 1 if it must be called again, because operations are pending */

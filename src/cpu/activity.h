@@ -297,12 +297,6 @@ static void ds__cpu_activity_set(int on) {
         atomic_fetch_and(&ds__cpu.modes, ~(unsigned)DS__CPU_NOTED);
 }
 
-/* The clock of the thread that runs an operation is the only source. */
-static ds_result ds__cpu_activity_source(int records) {
-    (void)records;
-    return DS_OK;
-}
-
 /* Writes nothing: records are complete when their operations are. */
 static int ds__cpu_activity_collect(void) {
     return 0;

@@ -446,10 +446,6 @@ static ds_result ds__cpu_graph_attach(ds__body *body, ds__object *object) {
     return DS_OK;
 }
 
-static void ds__cpu_graph_destroy(ds__body *body) {
-    (void)body;
-}
-
 /* Drops the plan, which keeps payloads alive, at once; pending launches keep it. The core changes
    the shadow graph after the entry has returned, and the next launch makes a plan. */
 static ds_result ds__cpu_exec_changed(ds__cpu_exec *x) {

@@ -1,6 +1,6 @@
 /* cpu/timeline.h - timelines: numbers that other libraries pass.
 
-   Implements the entries `timeline_create` to `library_end`. A timeline is a stream without
+   Implements the entries `timeline_create` to `timeline_destroy`. A timeline is a stream without
    operations (DS__CPU_COUNTS): streams wait for its numbers as for those of another stream, and
    take over its failure.
 
@@ -61,15 +61,6 @@ static void ds__cpu_timeline_destroy(void *timeline) {
     t->next = ds__cpu.free_timelines;
     ds__cpu.free_timelines = t;
     ds__spinlock_unlock(&ds__cpu.object_lock);
-}
-
-static void ds__cpu_library_begin(int device, ds__library_scope *out) {
-    (void)device;
-    (void)out;
-}
-
-static void ds__cpu_library_end(const ds__library_scope *scope) {
-    (void)scope;
 }
 
 #endif

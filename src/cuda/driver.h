@@ -166,22 +166,6 @@ static const ds_cpu_fabric *ds__cuda_fabric(void) {
     return NULL;
 }
 
-static int64_t ds__cuda_clock_ns(void) {
-    return 0;
-}
-
-static void ds__cuda_stats(ds_cpu_stats *out) {
-    memset(out, 0, sizeof *out);
-}
-
-static int64_t ds__cuda_spin_get(void) {
-    return 0;
-}
-
-static void ds__cuda_spin_set(int64_t ns) {
-    (void)ns;
-}
-
 static const ds__driver ds__cuda_driver = { "cuda",
                                             DS_DEVICE_CUDA,
                                             0,
@@ -193,10 +177,10 @@ static const ds__driver ds__cuda_driver = { "cuda",
                                             ds__cuda_device_used,
                                             ds__cuda_spreads,
                                             ds__cuda_fabric,
-                                            ds__cuda_clock_ns,
-                                            ds__cuda_stats,
-                                            ds__cuda_spin_get,
-                                            ds__cuda_spin_set,
+                                            NULL, /* clock_ns, stats, spin_get, spin_set */
+                                            NULL,
+                                            NULL,
+                                            NULL,
                                             ds__cuda_drain,
                                             ds__cuda_deinit,
                                             ds__cuda_stream_destroy,
