@@ -34180,6 +34180,11 @@ static ds__thread *ds__thread_state(void) {
     return t;
 }
 
+/* The same after DS__ENTER, which has made the state. */
+static inline ds__thread *ds__thread_entered(void) {
+    return ds__tls.thread;
+}
+
 /* core/sync_debug.h - sync debug mode.
 
    Finds calls that make the host wait for a device. A public function asks ds__sync_watched
@@ -35395,8 +35400,7 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
 
 DSDEF ds_result(ds_device_set_current)(ds_device device) {
     DS__ENTER("ds_device_set_current");
-    ds__thread *t = ds__thread_state();
-    return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
+    return ds__set_device(ds__thread_entered(), device);
 }
 
 static void ds__device_default_keep(ds_device d) {
@@ -35422,9 +35426,7 @@ static ds_result ds__device_default_read(void) {
 DSDEF ds_result(ds_device_set_default)(ds_device device) {
     DS__ENTER("ds_device_set_default");
     DS__RESOLVE(device);
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__device_default_keep(device);
     t->caller.device = device;
     return DS_OK;
@@ -35459,9 +35461,7 @@ static ds__frame *ds__frame_add(ds__thread *t) {
 }
 
 static ds_result ds__device_push(ds_device device) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__frame *f = ds__frame_add(t);
     if (!f)
         return DS_ERR_OUT_OF_MEMORY;
@@ -35476,9 +35476,7 @@ static ds_result ds__device_push(ds_device device) {
 }
 
 static ds_result ds__device_pop(void) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         t->frames ? "the latest push was ds_stream_push; call ds_stream_pop first"
@@ -36263,9 +36261,7 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
 }
 
 static ds_result ds__stream_export(ds__stream *s, ds_stream_native *out) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     out->device = s->device;
     /* handle 0 */
     if (s->kind == DS__STREAM_LEGACY || s->of_legacy)
@@ -36555,9 +36551,7 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     DS__ENTER("ds_stream_set_current");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0,
                 "unknown flags %#x; use DS_PUSH_STRICT or 0", flags);
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -36611,9 +36605,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
                 "unknown flags %#x; use DS_PUSH_* and DS_POP_WAIT_BACK", flags);
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__frame *f = ds__frame_add(t);
     if (!f)
         return DS_ERR_OUT_OF_MEMORY;
@@ -36642,9 +36634,7 @@ static void ds__current_restore(ds__thread *t, ds_device device, ds_stream strea
 /* Restores the device and the streams of the last push. With DS_POP_WAIT_BACK the restored stream
    waits for the pushed one. The frame is gone also on failure. */
 static ds_result ds__stream_pop(void) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         t->frames ? "the latest push was ds_device_push; call ds_device_pop first"

@@ -81,9 +81,7 @@ DSDEF ds_result(ds_stream_set_current)(ds_stream stream, unsigned flags, ds_stre
     DS__ENTER("ds_stream_set_current");
     DS__REQUIRE((flags & ~(unsigned)DS_PUSH_STRICT) == 0,
                 "unknown flags %#x; use DS_PUSH_STRICT or 0", flags);
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__stream *s = ds__stream_pin(stream);
     if (!s)
         return DS_ERR_INVALID_HANDLE;
@@ -137,9 +135,7 @@ static ds_result ds__frame_use_stream(ds__thread *t, ds__frame *f, ds_stream str
 static ds_result ds__stream_push(ds_stream stream, unsigned flags) {
     DS__REQUIRE((flags & ~(unsigned)(DS_PUSH_STRICT | DS_PUSH_WAIT_PREV | DS_POP_WAIT_BACK)) == 0,
                 "unknown flags %#x; use DS_PUSH_* and DS_POP_WAIT_BACK", flags);
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__frame *f = ds__frame_add(t);
     if (!f)
         return DS_ERR_OUT_OF_MEMORY;
@@ -168,9 +164,7 @@ static void ds__current_restore(ds__thread *t, ds_device device, ds_stream strea
 /* Restores the device and the streams of the last push. With DS_POP_WAIT_BACK the restored stream
    waits for the pushed one. The frame is gone also on failure. */
 static ds_result ds__stream_pop(void) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     if (t->frames == 0 || t->frame[t->frames - 1].kind == DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         t->frames ? "the latest push was ds_device_push; call ds_device_pop first"

@@ -236,8 +236,7 @@ static ds_result ds__set_device(ds__thread *t, ds_device device) {
 
 DSDEF ds_result(ds_device_set_current)(ds_device device) {
     DS__ENTER("ds_device_set_current");
-    ds__thread *t = ds__thread_state();
-    return t ? ds__set_device(t, device) : DS_ERR_OUT_OF_MEMORY;
+    return ds__set_device(ds__thread_entered(), device);
 }
 
 static void ds__device_default_keep(ds_device d) {
@@ -263,9 +262,7 @@ static ds_result ds__device_default_read(void) {
 DSDEF ds_result(ds_device_set_default)(ds_device device) {
     DS__ENTER("ds_device_set_default");
     DS__RESOLVE(device);
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__device_default_keep(device);
     t->caller.device = device;
     return DS_OK;
@@ -300,9 +297,7 @@ static ds__frame *ds__frame_add(ds__thread *t) {
 }
 
 static ds_result ds__device_push(ds_device device) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     ds__frame *f = ds__frame_add(t);
     if (!f)
         return DS_ERR_OUT_OF_MEMORY;
@@ -317,9 +312,7 @@ static ds_result ds__device_push(ds_device device) {
 }
 
 static ds_result ds__device_pop(void) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     if (t->frames == 0 || t->frame[t->frames - 1].kind != DS__FRAME_DEVICE)
         return ds__fail(DS_ERR_ILLEGAL_STATE,
                         t->frames ? "the latest push was ds_stream_push; call ds_stream_pop first"

@@ -88,9 +88,7 @@ DSDEF ds_result(ds_stream_wrap)(const ds_stream_native *native, ds_ownership own
 }
 
 static ds_result ds__stream_export(ds__stream *s, ds_stream_native *out) {
-    ds__thread *t = ds__thread_state();
-    if (!t)
-        return DS_ERR_OUT_OF_MEMORY;
+    ds__thread *t = ds__thread_entered();
     out->device = s->device;
     /* handle 0 */
     if (s->kind == DS__STREAM_LEGACY || s->of_legacy)

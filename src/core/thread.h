@@ -175,4 +175,9 @@ static ds__thread *ds__thread_state(void) {
     return t;
 }
 
+/* The same after DS__ENTER, which has made the state. */
+static inline ds__thread *ds__thread_entered(void) {
+    return ds__tls.thread;
+}
+
 #endif

@@ -166,6 +166,107 @@ static void test_what_an_exporter_writes_is_checked_on_a_gpu(void **state) {
 }
 #endif
 
+/* What the child writes into the page of its registry before it sends the handle of an event. */
+enum { LAYOUT, PROCESS, NO_COUNTER, WORD, PAGE_CHANGES };
+
+/* Exports an event, changes its page, and ends when the pipe is closed. */
+static void export_from_a_changed_page(int change, int to, int from) {
+    ds_event e;
+    ds_ipc_event_handle h;
+    char byte;
+    if (ds_device_set_current(ds_cpu(0)) < 0 ||
+        ds_event_create(DS_EVENT_INTERPROCESS, NULL, &e) < 0 || ds_event_export(e, &h) < 0)
+        _exit(1);
+    ds__registry_page *page = ds__registries.own->page;
+    if (change == LAYOUT)
+        page->layout++;
+    if (change == PROCESS)
+        page->pid++;
+    if (change == NO_COUNTER)
+        atomic_store(&page->progress_count, DS__PROGRESS_COUNTERS);
+    if (change == WORD) /* a record by the last counter, which nobody has */
+        for (uint32_t i = 0; i < atomic_load(&page->marks); i++)
+            atomic_store(&page->mark[i].word, (uint64_t)DS__PROGRESS_COUNTERS << 40 | 1);
+    if (write(to, &h, sizeof h) != (ssize_t)sizeof h)
+        _exit(2);
+    while (read(from, &byte, 1) > 0) {
+    }
+    _exit(0);
+}
+
+static void test_the_page_of_another_process_is_checked(void **state) {
+    (void)state;
+    for (int change = 0; change < PAGE_CHANGES; change++) {
+        int there[2], here[2], status = -1;
+        ds_ipc_event_handle h;
+        ds_event e;
+        ds_stream s;
+        assert_int_equal(pipe(there), 0);
+        assert_int_equal(pipe(here), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            close(here[1]);
+            export_from_a_changed_page(change, there[1], here[0]);
+        }
+        close(here[0]);
+        assert_int_equal(read(there[0], &h, sizeof h), sizeof h);
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
+        if (change == LAYOUT) {
+            refused(ds_event_import(ds_cpu(0), &h, &e), DS_ERR_UNSUPPORTED,
+                    "has an incompatible version of devstream");
+        } else if (change == PROCESS) {
+            refused(ds_event_import(ds_cpu(0), &h, &e), DS_ERR_INVALID_VALUE,
+                    "but the events and memory are of process");
+        } else {
+            ok(ds_event_import(ds_cpu(0), &h, &e));
+            if (change == NO_COUNTER)
+                refused(ds_event_record(e, s), DS_ERR_LIMIT_EXCEEDED, "the maximum");
+            else
+                refused(ds_stream_wait_event(s, e), DS_ERR_INVALID_HANDLE, "is damaged");
+            ok(ds_stream_synchronize(s));
+            ok(ds_event_destroy(e));
+        }
+        close(here[1]);
+        close(there[0]);
+        close(there[1]);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        ok(ds_stream_destroy(s));
+        ok(ds_shutdown());
+    }
+}
+
+/* A child that is forked while registries of other processes are open has none of them: it would
+   keep the locks that say that this process lives. */
+static void test_a_forked_child_closes_registries(void **state) {
+    int there[2], here[2], status = -1;
+    ds_ipc_event_handle h;
+    ds_event e;
+    (void)state;
+    assert_int_equal(pipe(there), 0);
+    assert_int_equal(pipe(here), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(here[1]);
+        export_event(there[1], here[0]);
+    }
+    close(here[0]);
+    assert_int_equal(read(there[0], &h, sizeof h), sizeof h);
+    ok(ds_event_import(ds_cpu(0), &h, &e));
+    assert_true(ds__registries.others->fd >= 0);
+    int fd = ds__registries.others->fd;
+    pid_t forked = fork();
+    if (forked == 0)
+        _exit(ds__registries.others->fd != -1 || fcntl(fd, F_GETFD) != -1);
+    assert_int_equal(waitpid(forked, &status, 0), forked);
+    assert_int_equal(status, 0);
+    ok(ds_event_destroy(e));
+    close(here[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    ok(ds_shutdown());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_stream_takes_one_lane_for_all_its_imports),
@@ -174,6 +275,8 @@ int main(void) {
         cmocka_unit_test(test_what_an_exporter_writes_is_checked_on_a_gpu),
 #endif
         cmocka_unit_test(test_what_an_exporter_writes_is_checked_on_the_cpu),
+        cmocka_unit_test(test_the_page_of_another_process_is_checked),
+        cmocka_unit_test(test_a_forked_child_closes_registries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
