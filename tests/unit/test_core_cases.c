@@ -24,6 +24,7 @@ static void start(void) {
 static int begin(void **state) {
     (void)state;
     alarm(120);
+    (void)scarce_end(); /* of a test that has failed */
     cpu = (ds_cpu_desc){ .devices = 2 };
     start();
     return 0;
@@ -210,9 +211,9 @@ static ds_kernel plain_kernel(const char *name, ds_kernel_fn fn) {
     return k;
 }
 
-static int count_items(size_t first, size_t last, const void *args) {
-    (void)args;
-    return last < first;
+static int refuse_if(size_t first, size_t last, const void *args) {
+    (void)first, (void)last;
+    return *(const int *)args ? 7 : 0;
 }
 
 static int refuse_items(size_t first, size_t last, const void *args) {
@@ -288,19 +289,166 @@ static void take(const ds_activity_batch *batch, void *user) {
             recorded = batch->records[i].result;
 }
 
+/* Launches a kernel until it is known to be short, and then once with an argument it refuses. */
+static void launch_until_it_fails(void) {
+    ds_kernel k;
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "refuses", .cpu_fn = refuse_if, .args_size = sizeof(int) }, &k));
+    for (int i = 0, arg = 0; i < 2000; i++, arg = i == 1999)
+        ok(ds_kernel_launch(k, 1, &arg, sizeof arg, stream));
+}
+
 static void test_the_record_of_a_kernel_that_fails(void **state) {
-    ds_kernel good = plain_kernel("counts", count_items);
-    ds_kernel bad = plain_kernel("refuses", refuse_items);
     (void)state;
     recorded = DS_OK;
     ok(ds_activity_start(&(ds_activity_desc){ .fn = take }));
-    for (int i = 0; i < 100; i++)
-        ok(ds_kernel_launch(good, 1, NULL, 0, stream));
-    ok(ds_kernel_launch(bad, 1, NULL, 0, stream));
+    launch_until_it_fails();
     refused(ds_stream_synchronize(stream), DS_ERR_FAILED, "refuses");
     ok(ds_activity_stop());
     assert_int_equal(recorded, DS_ERR_FAILED);
     restart_after_a_failure();
+}
+
+static int refuse_without_memory(size_t first, size_t last, const void *args) {
+    (void)first, (void)last, (void)args;
+    scarce_begin(0);
+    return 7;
+}
+
+static void test_a_failure_without_memory_for_its_sentence(void **state) {
+    ds_kernel k = plain_kernel("refuses", refuse_without_memory);
+    (void)state;
+    ok(ds_kernel_launch(k, 1, NULL, 0, stream));
+    ds_result r = ds_stream_synchronize(stream);
+    assert_true(scarce_end());
+    assert_int_equal(r, DS_ERR_FAILED);
+    refused(ds_shutdown(), DS_ERR_FAILED, "out of memory while recording a failure");
+    start();
+}
+
+static void test_a_graph_stops_at_a_kernel_that_fails(void **state) {
+    ds_kernel k;
+    ds_graph g;
+    ds_graph_exec x;
+    (void)state;
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "refuses", .cpu_fn = refuse_if, .args_size = sizeof(int) }, &k));
+    int arg = 0;
+    for (int i = 0; i < 2000; i++) /* until it is known to be short */
+        ok(ds_kernel_launch(k, 1, &arg, sizeof arg, stream));
+    ok(ds_stream_synchronize(stream));
+    ok(ds_capture_begin(stream, DS_CAPTURE_RELAXED));
+    for (int i = 0; i < 4; i++) {
+        arg = i == 2;
+        ok(ds_kernel_launch(k, 1, &arg, sizeof arg, stream));
+    }
+    ok(ds_capture_end(stream, &g));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_launch(x, stream));
+    refused(ds_stream_synchronize(stream), DS_ERR_FAILED, "refuses");
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    restart_after_a_failure();
+}
+
+static void test_a_capture_refuses_a_kernel_without_a_form_for_processors(void **state) {
+    ds_kernel k;
+    ds_graph g;
+    (void)state;
+    /* an image with directives of a preprocessor is not compared with the table */
+    ok(ds_kernel_create(
+        &(ds_kernel_desc){ .name = "gpu only",
+                           .cuda = { .image = ".version 7.0\n.target sm_50\n.address_size 64\n"
+                                              "#if 1\n.entry f() { ret; }\n#endif",
+                                     .entry = "other" } },
+        &k));
+    ok(ds_capture_begin(stream, DS_CAPTURE_RELAXED));
+    refused(ds_kernel_launch(k, 1, NULL, 0, stream), DS_ERR_UNSUPPORTED, "gpu only");
+    ok(ds_capture_end(stream, &g));
+    ok(ds_graph_destroy(g));
+    ok(ds_kernel_destroy(k));
+}
+
+static void test_a_captured_stream_does_not_wait_for_the_legacy_stream(void **state) {
+    ds_stream blocking, legacy;
+    ds_graph g;
+    (void)state;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0), .flags = DS_STREAM_BLOCKING },
+                        &blocking));
+    ok(ds_stream_get_legacy(ds_cpu(0), &legacy));
+    ok(ds_capture_begin(blocking, DS_CAPTURE_RELAXED));
+    refused(ds_stream_wait_stream(blocking, legacy), DS_ERR_CAPTURE_IMPLICIT, "legacy");
+    refused(ds_capture_end(blocking, &g), DS_ERR_CAPTURE_INVALIDATED, "ds_stream_wait_stream");
+    ok(ds_stream_destroy(blocking));
+}
+
+/* Streams leave their capture in another order than they joined it. */
+static void test_a_stream_in_the_middle_leaves_its_capture(void **state) {
+    ds_stream s[4];
+    ds_graph g;
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s[i]));
+    ok(ds_capture_begin(stream, DS_CAPTURE_RELAXED));
+    for (int i = 0; i < 4; i++)
+        ok(ds_stream_wait_stream(s[i], stream));
+    for (int i = 0; i < 4; i++)
+        ok(ds_stream_wait_stream(stream, s[i]));
+    ok(ds_stream_destroy(s[1]));
+    ok(ds_stream_destroy(s[2]));
+    ok(ds_stream_destroy(s[0]));
+    ok(ds_stream_destroy(s[3]));
+    ok(ds_capture_end(stream, &g));
+    ok(ds_graph_destroy(g));
+}
+
+static void test_an_executable_does_not_wait_for_captured_events(void **state) {
+    ds_event e;
+    ds_graph g, captured;
+    ds_graph_exec x;
+    ds_graph_node n;
+    ds_stream other;
+    (void)state;
+    ok(ds_event_create(0, NULL, &e));
+    ok(ds_event_record(e, stream));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &other));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cpu(0) }, &g));
+    ok(ds_graph_add(g, &(ds_node_desc){ .kind = DS_NODE_EVENT_WAIT, .u.event = e }, NULL, 0, &n));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_launch(x, other));
+    ok(ds_stream_synchronize(other));
+    ok(ds_capture_begin(stream, DS_CAPTURE_RELAXED));
+    ok(ds_event_record(e, stream));
+    refused(ds_graph_launch(x, other), DS_ERR_CAPTURED_EVENT,
+            "the executable waits for an event that was recorded in a capture");
+    ok(ds_capture_end(stream, &captured));
+    ok(ds_stream_synchronize(other));
+    ok(ds_event_record(e, stream));
+    ok(ds_graph_launch(x, other));
+    ok(ds_stream_synchronize(other));
+    ok(ds_graph_destroy(captured));
+    ok(ds_graph_exec_destroy(x));
+    ok(ds_graph_destroy(g));
+    ok(ds_event_destroy(e));
+    ok(ds_stream_destroy(other));
+}
+
+/* ---- wrapped streams ------------------------------------------------------------------------- */
+
+/* A stream that the driver does not give back is the caller's as before. */
+static void test_a_stream_is_not_unwrapped_by_a_failed_call(void **state) {
+    ds_stream s;
+    ds_stream_native native;
+    (void)state;
+    ok(ds_shutdown());
+    ok(ds_init(&(ds_init_desc){
+        .cpu = &cpu, .allocator = SCARCE, .layers = "fault", .fault = "stream_native:1" }));
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &s));
+    refused(ds_stream_unwrap(s, &native), DS_ERR_DRIVER, "stream_native");
+    ok(ds_stream_synchronize(s));
+    ok(ds_stream_unwrap(s, &native));
+    ok(ds_stream_wrap(&native, DS_OWN, NULL, NULL, &s));
+    ok(ds_stream_destroy(s));
 }
 
 /* ---- other threads --------------------------------------------------------------------------- */
@@ -308,6 +456,18 @@ static void test_the_record_of_a_kernel_that_fails(void **state) {
 static void *let_go(void *word) {
     usleep(20000);
     atomic_store((_Atomic int *)word, 0);
+    return NULL;
+}
+
+static _Atomic int unbound;
+
+static void *unbind(void *user) {
+    ds__event *event = user;
+    usleep(20000);
+    ds__spinlock_lock(&event->bind);
+    atomic_store(&unbound, 1);
+    event->binding = 0;
+    ds__spinlock_unlock(&event->bind);
     return NULL;
 }
 
@@ -323,6 +483,39 @@ static void test_a_recording_waits_for_another_thread(void **state) {
     ok(ds_activity_stop());
     pthread_join(thread, NULL);
     assert_int_equal(atomic_load(&ds__activity_run.busy), 0);
+}
+
+/* Another thread binds the event to a device: this one waits until it is bound. */
+static void test_a_record_waits_for_the_binding_of_its_event(void **state) {
+    pthread_t thread;
+    ds_event e;
+    (void)state;
+    ok(ds_event_create(0, NULL, &e));
+    ds__event *event = ds__event_pin(e);
+    assert_non_null(event);
+    event->binding = 1;
+    assert_int_equal(pthread_create(&thread, NULL, unbind, event), 0);
+    ok(ds_event_record(e, stream));
+    assert_int_equal(atomic_load(&unbound), 1);
+    pthread_join(thread, NULL);
+    ds__event_unpin(event);
+    ok(ds_event_synchronize(e));
+    ok(ds_event_destroy(e));
+}
+
+static void test_a_graph_that_a_capture_is_about_to_extend(void **state) {
+    ds_graph g;
+    ds_graph_node n;
+    (void)state;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cpu(0) }, &g));
+    ds__graph *graph = ds__graph_lock(g);
+    assert_non_null(graph);
+    atomic_store(&graph->capturing, 1);
+    ok(ds__graph_unlock(graph, DS_OK));
+    refused(ds_graph_destroy(g), DS_ERR_ILLEGAL_STATE, "is beginning or ending; try again");
+    atomic_store(&graph->capturing, 0);
+    ok(ds_graph_add(g, &(ds_node_desc){ .kind = DS_NODE_EMPTY }, NULL, 0, &n));
+    ok(ds_graph_destroy(g));
 }
 
 #ifdef DEVSTREAM_CUDA
@@ -348,6 +541,18 @@ static void test_captures_of_two_drivers_at_once(void **state) {
     ok(ds_stream_destroy(gpu));
     ok(ds_stream_destroy(blocking));
 }
+
+static void test_a_graph_is_not_captured_anew_on_another_driver(void **state) {
+    ds_stream gpu;
+    ds_graph g;
+    (void)state;
+    ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cuda(0) }, &gpu));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cpu(0) }, &g));
+    ok(ds_capture_begin(gpu, DS_CAPTURE_RELAXED));
+    assert_true(ds_capture_end_recapture(gpu, g) < 0);
+    ok(ds_graph_destroy(g));
+    ok(ds_stream_destroy(gpu));
+}
 #endif
 
 int main(void) {
@@ -364,8 +569,18 @@ int main(void) {
         T(a_captured_stream_may_wait_for_itself),
         T(the_record_of_a_kernel_that_fails),
         T(a_recording_waits_for_another_thread),
+        T(a_failure_without_memory_for_its_sentence),
+        T(a_graph_stops_at_a_kernel_that_fails),
+        T(a_capture_refuses_a_kernel_without_a_form_for_processors),
+        T(a_captured_stream_does_not_wait_for_the_legacy_stream),
+        T(a_stream_in_the_middle_leaves_its_capture),
+        T(an_executable_does_not_wait_for_captured_events),
+        T(a_stream_is_not_unwrapped_by_a_failed_call),
+        T(a_record_waits_for_the_binding_of_its_event),
+        T(a_graph_that_a_capture_is_about_to_extend),
 #ifdef DEVSTREAM_CUDA
         T(captures_of_two_drivers_at_once),
+        T(a_graph_is_not_captured_anew_on_another_driver),
 #endif
     };
     return cmocka_run_group_tests_name("core cases", tests, NULL, NULL);
