@@ -7851,7 +7851,9 @@ static void ds__settling_deinit(ds__settling *x) {
 
 /* Returns the k-th wire of a step, or behind the wires its engine or memory. */
 static inline size_t ds__placing_use(const ds__placing *o, size_t k) {
-    return o->r && k < o->r->hops ? (size_t)o->r->wire[k] : o->own;
+    if (o->r && k < o->r->hops)
+        return (size_t)o->r->wire[k];
+    return o->own;
 }
 
 static inline size_t ds__placing_uses(const ds__placing *o) {

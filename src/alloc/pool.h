@@ -47,7 +47,8 @@ static void ds__arena_apply(ds__arena *a) {
     a->measured = a->full || a->own_pool;
     a->slow = p->watched || p->direct || p->config.poll_on_alloc;
     /* stays set, because earlier blocks may be counted as oversize */
-    a->slow_free |= a->slow || p->oversize;
+    if (a->slow || p->oversize)
+        a->slow_free = 1;
     a->requests = p->config.garbage_collection_threshold > 0 ? &a->pool->requests : NULL;
 }
 
@@ -124,8 +125,10 @@ static int ds__mem_pool_apply(ds__mem_pool *p, const ds_mem_config *config) {
     atomic_store_explicit(&p->policy, policy, memory_order_release);
     p->config = *config;
     p->rounds = 0;
-    for (int i = 0; i < 16; i++)
-        p->rounds |= config->roundup_power2_divisions[i] != 0;
+    for (int i = 0; i < 16; i++) {
+        if (config->roundup_power2_divisions[i])
+            p->rounds = 1;
+    }
     p->coarse = !config->best_fit_by_address && !config->single_pool;
     p->oversize = config->max_split_size != SIZE_MAX;
     p->watched = config->poison || config->guard_bytes || config->debug > 1;

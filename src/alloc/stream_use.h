@@ -145,7 +145,8 @@ static int ds__record_held(ds__stream_use *u) {
     ds__tls.mute--;
     u->recorded = r == DS_OK || r == DS_ERR_FAILED; /* a failed stream needs no event */
     /* the stream has ended, and its end did not record the event */
-    u->lost |= r == DS_ERR_INVALID_HANDLE;
+    if (r == DS_ERR_INVALID_HANDLE)
+        u->lost = 1;
     return u->recorded;
 }
 

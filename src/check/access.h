@@ -253,8 +253,10 @@ static void ds__race_free_compare(const ds__race_memory *m, const ds__race_recor
         (own && ds__race_line_next_known(own, o->line) >= o->n))
         return;
     ds__race_range r = ds__race_range_row((void *)m->base, ds__race_memory_bytes(m));
-    ds__race_report(DS_HAZARD_FREE_IN_USE, now, &r, DS__RACE_WRITE | (o->how & DS__RACE_INEXACT), m,
-                    o);
+    unsigned how = DS__RACE_WRITE;
+    if (o->how & DS__RACE_INEXACT)
+        how |= DS__RACE_INEXACT;
+    ds__race_report(DS_HAZARD_FREE_IN_USE, now, &r, how, m, o);
 }
 
 /* Checks the free of a block. by: the timeline that frees it, a thread or a stream. */

@@ -267,7 +267,7 @@ static int ds__rng_items(size_t first, size_t count, const void *args) {
 static uint64_t ds__rng_rank(const uint64_t *keys, uint64_t n, uint64_t i) {
     uint64_t rank = 0;
     for (uint64_t j = 0; j < n; j++)
-        rank += (keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i));
+        rank += (uint64_t)((keys[j] < keys[i]) | ((keys[j] == keys[i]) & (j < i)));
     return rank;
 }
 
