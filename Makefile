@@ -356,7 +356,7 @@ check-musl check-aarch64: check-%:
 conformance-groups:
 	@$(TEST_ENV) tests/groups.sh $(B)/conformance $(RUN)
 
-check-compilers: headers ## compile and run with other compilers (clang 13 to 22, gcc 11, zig cc); see that unsuited ones are refused; PART=zig: that part
+check-compilers: headers ## compile and run with other compilers (clang 13 to 22, gcc 10 to 12, zig cc); see that unsuited ones are refused; PART=zig: that part
 	@tests/ports/compilers.sh $(PART)
 
 check-macos: headers ## compile and link everything for macOS with zig, which runs none of it; PART=library: that part

@@ -2,10 +2,12 @@
 # Compiles devstream with other compilers on Linux, runs programs of each, and looks at what those see that cannot compile it.
 #     compilers.sh [PART]...    parts: refused, clang, gcc, zig, vectors, conformance; all of them without one
 # clang, gcc: each version that is installed, of those that tools/install-deps.sh compilers installs. zig: ZIG_VERSIONS, from PyPI.
+# gcc 10, which Debian 12 lacks: its packages of Debian 11, unpacked below build/ports; at all levels, since it warns of what newer ones
+# accept. The packages of gcc 13 and 14 of Debian 13 do not run here: they need a newer C library.
 # vectors: the unit tests of all forms of the vector code, compiled by the newest clang.
 # conformance: the suite built by the first of ZIG_VERSIONS; SHARE=N: every N-th group of it.
 # tcc and chibicc must be refused by a sentence. chibicc has no package: CHIBICC names it where it is.
-# A part takes less than a minute on two processors, but conformance (100 s, 70 of them for compiling; SHARE=4: 80 s).
+# A part takes less than a minute on two processors, but gcc (120 s) and conformance (100 s, 70 of them for compiling; SHARE=4: 80 s).
 # shellcheck disable=SC2086 # WARN is several words
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -101,6 +103,46 @@ versions() { # versions LEVEL COMPILER...
     for cc; do if have "$cc"; then compiler "$cc" "$level"; else skip "$cc: not installed"; fi; done
 }
 
+# Puts gcc 10 on PATH if it is not installed. Sets `why` where that is not possible. Nothing of the system is changed: apt has lists and
+# sources of its own, and trusts the keys of Debian only.
+gcc_10() {
+    if have gcc-10; then return 0; fi
+    at=$ports/gcc-10 keys=/usr/share/keyrings/debian-archive-keyring.gpg
+    if [ ! -e "$at/complete" ]; then
+        why="NO_INSTALL_DEPS is set"
+        [ -z "${NO_INSTALL_DEPS:-}" ] || return 1
+        why="its packages of Debian 11 need apt-get, dpkg and Debian's keys"
+        have apt-get && have dpkg && [ -e $keys ] || return 1
+        rm -rf "$at" && mkdir -p "$at/apt/lists/partial" "$at/apt/cache/archives/partial" || return 1
+        echo "deb [signed-by=$keys] http://deb.debian.org/debian bullseye main" >"$at/apt/sources.list"
+        old() {
+            timeout 300 apt-get -o Dir::Etc::SourceList="$at/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
+                -o Dir::State::Lists="$at/apt/lists" -o Dir::Cache="$at/apt/cache" -o APT::Sandbox::User=root "$@" >"$dir/apt" 2>&1
+        }
+        if ! { old update -q --error-on=any && (cd "$at/apt" && old download gcc-10 cpp-10 libgcc-10-dev g++-10 libstdc++-10-dev); }; then
+            why="apt-get has no packages of Debian 11: $(grep -m 1 '^E:' "$dir/apt")"
+            rm -rf "$at"
+            return 1
+        fi
+        for package in "$at"/apt/*.deb; do dpkg -x "$package" "$at" || { why="dpkg cannot unpack $package"; return 1; }; done
+        rm -rf "$at/apt"
+        : >"$at/complete"
+    fi
+    PATH=$PATH:$at/usr/bin
+    why="it does not run: $(gcc-10 --version 2>&1 | head -n 1)"
+    echo 'int main(void) { return 0; }' | gcc-10 -x c - -o "$dir/none" 2>/dev/null
+}
+gcc_versions() {
+    if gcc_10; then
+        compiler gcc-10 -O1
+        for level in -O0 -O2 -O3; do t "gcc-10 $level: the implementation" implementation gcc-10 $level; done
+        t "gcc-10 -O3: hello, demo and a program that uses everything run" programs gcc-10 -O3
+    else
+        skip "gcc-10: $why"
+    fi
+    versions -O1 gcc-11 gcc-12 gcc-13 gcc-14
+}
+
 vectors() {
     newest=
     for cc in clang-14 clang-15 clang-16 clang-19 clang-22; do if have $cc; then newest=$cc; fi; done
@@ -126,7 +168,7 @@ for part; do
     case $part in
     refused) refused ;;
     clang) versions -O0 clang-13 clang-14 clang-15 clang-16 clang-19 clang-22 ;;
-    gcc) versions -O1 gcc-10 gcc-11 gcc-12 gcc-13 gcc-14 ;;
+    gcc) gcc_versions ;;
     zig) for version in $ZIG_VERSIONS; do
              if zig "$version"; then compiler "$ports/zigcc-$version" -O0; else skip "zig $version: $(tail -n 1 "$dir/pip")"; fi
          done ;;
