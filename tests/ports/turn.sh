@@ -5,18 +5,19 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 list='windows.sh library dll cl
 windows.sh conformance
+windows.sh conformance-clang
 windows.sh ipc examples
 compilers.sh refused clang
 compilers.sh gcc
 compilers.sh zig
 compilers.sh vectors
 compilers.sh conformance
-macos.sh library
+macos.sh library projects
 macos.sh examples
 macos.sh suite
 macos.sh pages
 cmake.sh subdirectory fetch
-cmake.sh install cuda
+cmake.sh install cuda windows
 meson.sh
 packages.sh vcpkg wrapdb zig
 packages.sh conan nix

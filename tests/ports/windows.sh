@@ -4,6 +4,7 @@
 #     build         the conformance suite and the examples (150 s; again: 5 s; times are of an idle machine)
 #     conformance   the suite on the CPU driver, a process per group; GROUPS_TO_RUN="a b" names groups, SHARE=N runs an N-th
 #                   of them by turn (tests/turn.sh; with SHARE=8 at most 60 s)
+#     conformance-clang   the same, library and tests compiled by clang with the headers of mingw-w64
 #     ipc           events and memory between two processes: the group "sharing" alone (30 s)
 #     dll           devstream.dll, its exports, and programs in C and C++ that link it (40 s)
 #     cl            the declarations by the rules of Microsoft's compiler, with clang (5 s)
@@ -66,7 +67,7 @@ groups() { # groups GROUP...
         skips=$(grep -c '^\[  SKIPPED \] test_.*' "$b/group-$group.txt")
         sed -n 's/^ *skipped: //p' "$b/group-$group.txt" >>$b/skipped
         [ -z "$reason" ] || grep -E '^ERROR|^\[   LINE|^\[  FAILED  \] test_|timed out|^\[ RUN' "$b/group-$group.txt" | tail -n 12
-        result "conformance, $group: $ok tests, $((skips / 2)) skipped, $(($(date +%s) - began)) s" "$reason"
+        result "conformance${COMPILER:+-$COMPILER}, $group: $ok tests, $((skips / 2)) skipped, $(($(date +%s) - began)) s" "$reason"
     done
     if [ -s $b/skipped ]; then echo "skipped tests by reason:" && sort $b/skipped | uniq -c | sort -rn; fi
 }
@@ -75,6 +76,12 @@ part_conformance() {
     compile tests || { result "build of the suite" "see above"; return; }
     # shellcheck disable=SC2046
     groups $(tests/turn.sh ${GROUPS_TO_RUN:-$(run $b/conformance.exe --groups | tr -d '\r')})
+}
+
+part_conformance-clang() {
+    if ! command -v clang >/dev/null; then echo "skip  conformance by clang: it is not installed"; return; fi
+    mkdir -p build/windows-clang
+    COMPILER=clang b=build/windows-clang part_conformance
 }
 
 part_ipc() {
@@ -168,11 +175,11 @@ part_cl() {
 }
 
 ready
-for part in "${@:-library build conformance dll cl cuda examples}"; do
+for part in "${@:-library build conformance conformance-clang dll cl cuda examples}"; do
     for one in $part; do
-        began=$(date +%s)
+        part_began=$(date +%s)
         "part_$one" || exit 2
-        echo "== $one: $(($(date +%s) - began)) s"
+        echo "== $one: $(($(date +%s) - part_began)) s"
     done
 done
 echo "windows: $passed passed, $failed failed"
