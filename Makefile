@@ -62,7 +62,7 @@ endif
 # Tests of the check layer: the programs of a corpus, and random programs.
 CHECKS      := $(patsubst tests/check/%.c,$(B)/unit/%,$(wildcard tests/check/test_*.c))
 UNIT_ALL    := $(patsubst tests/unit/%.c,$(B)/unit/%,$(wildcard tests/unit/*.c)) $(CHECKS)
-UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here %/test_capture_release %/test_cuda_refused,$(UNIT_ALL)))
+UNIT        := $(if $(CUDA_HOME),$(UNIT_ALL),$(filter-out $(B)/unit/test_standin% %/test_topology_here %/test_capture_release %/test_cuda_failed %/test_cuda_refused,$(UNIT_ALL)))
 ifeq ($(and $(CUDA_HOME),$(wildcard $(CUDA_HOME)/include/nvtx3/nvToolsExt.h)),)
 UNIT        := $(filter-out %/test_nvtx,$(UNIT))
 endif

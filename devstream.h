@@ -24428,18 +24428,14 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
                                                    [DS__SENSOR_TEMPERATURE] = ds__nvml_temperature,
                                                    [DS__SENSOR_POWER] = ds__nvml_power,
                                                    [DS__SENSOR_CLOCK] = ds__nvml_clock };
-    ds_device_properties p;
     const char *why;
     void *handle = NULL;
-    ds_result r = ds__cuda_device_properties(device, &p);
-    if (r < 0)
-        return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the %s of cuda:%d is not available: NVML (%s) is needed, and %s",
                         ds__sensor_names[sensor], device, ds__nvml_path(), why);
-    int code = ds__nvml_device(n, &p, &handle);
+    int code = ds__nvml_device(n, &ds__cuda.properties[device], &handle);
     if (code == 0)
         code = ask[sensor](n, handle, out);
     /* the value that stands for "not available" */
@@ -24494,20 +24490,16 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
 /* Lists the processes that use a device. If NVML is missing or fails, out->unknown has the
    reason. */
 static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
-    ds_device_properties properties;
     const char *why;
     void *handle = NULL;
     memset(out, 0, sizeof *out);
-    ds_result r = ds__cuda_device_properties(device, &properties);
-    if (r < 0)
-        return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n) {
         snprintf(out->unknown, sizeof out->unknown, "NVML (%s) is needed, and %s", ds__nvml_path(),
                  why);
         return DS_OK;
     }
-    int code = ds__nvml_device(n, &properties, &handle);
+    int code = ds__nvml_device(n, &ds__cuda.properties[device], &handle);
     if (code == 0)
         code = ds__nvml_list(n, handle, out);
     if (code != 0)
@@ -26027,8 +26019,8 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     size_t across = (width + wide - 1) / wide;
     size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
-    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
+    /* the core has checked that all bytes fit a size_t, and a piece is the half of its bytes or
+       larger: the size of the record does not overflow */
     ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);
@@ -26741,9 +26733,6 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
                                                                        ds__cuda_function *f,
                                                                        unsigned bytes) {
     ds_result r = DS_OK;
-    if (bytes > INT_MAX)
-        return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
-                        bytes);
     ds__mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
         if (k->cuda.native_fn)
@@ -27874,40 +27863,49 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
 static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
                                      const ds__node *n, uint32_t index, const ds__cuda_target *to,
                                      cudaGraphNode_t *out) {
+    const ds__cuda_event *event = n->op.u.event.event; /* of the nodes that have one */
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
     ds_result r;
     switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
     case cudaGraphNodeTypeKernel:
-        return ds__cuda_add_kernel(scope, g, n, to, out);
+        r = ds__cuda_add_kernel(scope, g, n, to, out);
+        break;
     case cudaGraphNodeTypeMemcpy:
         r = ds__cuda_copy_params(scope, &n->op, &copy);
-        return r < 0 ? r
-                     : DS__RT(*scope, cudaGraphAddMemcpyNode,
-                              (out, to->graph, to->after, to->count, &copy));
+        if (r == DS_OK)
+            r = DS__RT(*scope, cudaGraphAddMemcpyNode,
+                       (out, to->graph, to->after, to->count, &copy));
+        break;
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
-        return DS__RT(*scope, cudaGraphAddMemsetNode,
-                      (out, to->graph, to->after, to->count, &fill));
+        r = DS__RT(*scope, cudaGraphAddMemsetNode, (out, to->graph, to->after, to->count, &fill));
+        break;
     case cudaGraphNodeTypeHost:
-        return ds__cuda_add_host(scope, g, n, index, to, out);
+        r = ds__cuda_add_host(scope, g, n, index, to, out);
+        break;
     case cudaGraphNodeTypeEventRecord:
-        return DS__RT(
-            *scope, cudaGraphAddEventRecordNode,
-            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        r = DS__RT(*scope, cudaGraphAddEventRecordNode,
+                   (out, to->graph, to->after, to->count, event->event));
+        break;
     case cudaGraphNodeTypeWaitEvent:
-        return DS__RT(
-            *scope, cudaGraphAddEventWaitNode,
-            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        r = DS__RT(*scope, cudaGraphAddEventWaitNode,
+                   (out, to->graph, to->after, to->count, event->event));
+        break;
     case DS__CUDA_NODE_VALUES:
-        return ds__cuda_put_values(scope, &n->op, to, out);
+        r = ds__cuda_put_values(scope, &n->op, to, out);
+        break;
     case DS__CUDA_NODE_CONDITION:
-        return ds__cuda_add_condition(scope, g, n, to, out);
+        r = ds__cuda_add_condition(scope, g, n, to, out);
+        break;
     case cudaGraphNodeTypeGraph:
-        return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
+        r = ds__cuda_add_child(scope, g, n->child->native, index, to, out);
+        break;
     default:
-        return DS__RT(*scope, cudaGraphAddEmptyNode, (out, to->graph, to->after, to->count));
+        r = DS__RT(*scope, cudaGraphAddEmptyNode, (out, to->graph, to->after, to->count));
+        break;
     }
+    return r;
 }
 
 /* Adds the native node of a node, which depends on the native nodes `after`. The data of the node
@@ -28401,6 +28399,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     ds__cuda_scope scope;
     const ds__cuda_target to = { .exec = exec };
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
+    const ds__cuda_event *event = n->op.u.event.event; /* of the nodes that have one */
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
     ds_result r = ds__cuda_scope_begin(&scope, device);
@@ -28424,18 +28423,14 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     case cudaGraphNodeTypeHost:
         r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host));
         break;
-    case cudaGraphNodeTypeEventRecord: {
-        cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event))
-                 : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
+    case cudaGraphNodeTypeEventRecord:
+        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event->event))
+                 : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event->event));
         break;
-    }
-    case cudaGraphNodeTypeWaitEvent: {
-        cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event))
-                 : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
+    case cudaGraphNodeTypeWaitEvent:
+        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event->event))
+                 : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event->event));
         break;
-    }
     case DS__CUDA_NODE_VALUES:
         r = ds__cuda_put_values(&scope, &n->op, &to, &node);
         break;

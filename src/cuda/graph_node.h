@@ -271,40 +271,49 @@ static ds_result ds__cuda_add_child(const ds__cuda_scope *scope, ds__cuda_graph 
 static ds_result ds__cuda_add_native(const ds__cuda_scope *scope, ds__cuda_graph *g,
                                      const ds__node *n, uint32_t index, const ds__cuda_target *to,
                                      cudaGraphNode_t *out) {
+    const ds__cuda_event *event = n->op.u.event.event; /* of the nodes that have one */
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
     ds_result r;
     switch (n->enabled ? ds__cuda_type(n) : cudaGraphNodeTypeEmpty) {
     case cudaGraphNodeTypeKernel:
-        return ds__cuda_add_kernel(scope, g, n, to, out);
+        r = ds__cuda_add_kernel(scope, g, n, to, out);
+        break;
     case cudaGraphNodeTypeMemcpy:
         r = ds__cuda_copy_params(scope, &n->op, &copy);
-        return r < 0 ? r
-                     : DS__RT(*scope, cudaGraphAddMemcpyNode,
-                              (out, to->graph, to->after, to->count, &copy));
+        if (r == DS_OK)
+            r = DS__RT(*scope, cudaGraphAddMemcpyNode,
+                       (out, to->graph, to->after, to->count, &copy));
+        break;
     case cudaGraphNodeTypeMemset:
         fill = ds__cuda_fill_params(&n->op);
-        return DS__RT(*scope, cudaGraphAddMemsetNode,
-                      (out, to->graph, to->after, to->count, &fill));
+        r = DS__RT(*scope, cudaGraphAddMemsetNode, (out, to->graph, to->after, to->count, &fill));
+        break;
     case cudaGraphNodeTypeHost:
-        return ds__cuda_add_host(scope, g, n, index, to, out);
+        r = ds__cuda_add_host(scope, g, n, index, to, out);
+        break;
     case cudaGraphNodeTypeEventRecord:
-        return DS__RT(
-            *scope, cudaGraphAddEventRecordNode,
-            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        r = DS__RT(*scope, cudaGraphAddEventRecordNode,
+                   (out, to->graph, to->after, to->count, event->event));
+        break;
     case cudaGraphNodeTypeWaitEvent:
-        return DS__RT(
-            *scope, cudaGraphAddEventWaitNode,
-            (out, to->graph, to->after, to->count, ((ds__cuda_event *)n->op.u.event.event)->event));
+        r = DS__RT(*scope, cudaGraphAddEventWaitNode,
+                   (out, to->graph, to->after, to->count, event->event));
+        break;
     case DS__CUDA_NODE_VALUES:
-        return ds__cuda_put_values(scope, &n->op, to, out);
+        r = ds__cuda_put_values(scope, &n->op, to, out);
+        break;
     case DS__CUDA_NODE_CONDITION:
-        return ds__cuda_add_condition(scope, g, n, to, out);
+        r = ds__cuda_add_condition(scope, g, n, to, out);
+        break;
     case cudaGraphNodeTypeGraph:
-        return ds__cuda_add_child(scope, g, n->child->native, index, to, out);
+        r = ds__cuda_add_child(scope, g, n->child->native, index, to, out);
+        break;
     default:
-        return DS__RT(*scope, cudaGraphAddEmptyNode, (out, to->graph, to->after, to->count));
+        r = DS__RT(*scope, cudaGraphAddEmptyNode, (out, to->graph, to->after, to->count));
+        break;
     }
+    return r;
 }
 
 /* Adds the native node of a node, which depends on the native nodes `after`. The data of the node

@@ -30,6 +30,7 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     ds__cuda_scope scope;
     const ds__cuda_target to = { .exec = exec };
     struct cudaHostNodeParams host = { ds__cuda_host_node, task };
+    const ds__cuda_event *event = n->op.u.event.event; /* of the nodes that have one */
     struct cudaMemcpy3DParms copy;
     struct cudaMemsetParams fill;
     ds_result r = ds__cuda_scope_begin(&scope, device);
@@ -53,18 +54,14 @@ static ds_result ds__cuda_set(const ds__node *n, int device, cudaGraphExec_t exe
     case cudaGraphNodeTypeHost:
         r = DS__RT(scope, cudaGraphHostNodeSetParams, (node, &host));
         break;
-    case cudaGraphNodeTypeEventRecord: {
-        cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event))
-                 : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event));
+    case cudaGraphNodeTypeEventRecord:
+        r = exec ? DS__RT(scope, cudaGraphExecEventRecordNodeSetEvent, (exec, node, event->event))
+                 : DS__RT(scope, cudaGraphEventRecordNodeSetEvent, (node, event->event));
         break;
-    }
-    case cudaGraphNodeTypeWaitEvent: {
-        cudaEvent_t event = ((ds__cuda_event *)n->op.u.event.event)->event;
-        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event))
-                 : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event));
+    case cudaGraphNodeTypeWaitEvent:
+        r = exec ? DS__RT(scope, cudaGraphExecEventWaitNodeSetEvent, (exec, node, event->event))
+                 : DS__RT(scope, cudaGraphEventWaitNodeSetEvent, (node, event->event));
         break;
-    }
     case DS__CUDA_NODE_VALUES:
         r = ds__cuda_put_values(&scope, &n->op, &to, &node);
         break;

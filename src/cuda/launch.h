@@ -37,9 +37,6 @@ __attribute__((cold, noinline)) static ds_result ds__cuda_allow_shared(const ds_
                                                                        ds__cuda_function *f,
                                                                        unsigned bytes) {
     ds_result r = DS_OK;
-    if (bytes > INT_MAX)
-        return ds__fail(DS_ERR_INVALID_VALUE, "kernel %s: %u bytes of shared memory", k->name,
-                        bytes);
     ds__mutex_lock(&ds__cuda.mutex);
     if (bytes > atomic_load(&f->shared)) {
         if (k->cuda.native_fn)

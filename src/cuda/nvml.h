@@ -147,18 +147,14 @@ static ds_result ds__cuda_device_sensor(int device, int sensor, unsigned out[2])
                                                    [DS__SENSOR_TEMPERATURE] = ds__nvml_temperature,
                                                    [DS__SENSOR_POWER] = ds__nvml_power,
                                                    [DS__SENSOR_CLOCK] = ds__nvml_clock };
-    ds_device_properties p;
     const char *why;
     void *handle = NULL;
-    ds_result r = ds__cuda_device_properties(device, &p);
-    if (r < 0)
-        return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n)
         return ds__fail(DS_ERR_UNSUPPORTED,
                         "the %s of cuda:%d is not available: NVML (%s) is needed, and %s",
                         ds__sensor_names[sensor], device, ds__nvml_path(), why);
-    int code = ds__nvml_device(n, &p, &handle);
+    int code = ds__nvml_device(n, &ds__cuda.properties[device], &handle);
     if (code == 0)
         code = ask[sensor](n, handle, out);
     /* the value that stands for "not available" */
@@ -213,20 +209,16 @@ static int ds__nvml_list(const ds__nvml *n, void *handle, ds__processes *out) {
 /* Lists the processes that use a device. If NVML is missing or fails, out->unknown has the
    reason. */
 static ds_result ds__cuda_device_processes(int device, ds__processes *out) {
-    ds_device_properties properties;
     const char *why;
     void *handle = NULL;
     memset(out, 0, sizeof *out);
-    ds_result r = ds__cuda_device_properties(device, &properties);
-    if (r < 0)
-        return r;
     const ds__nvml *n = ds__nvml_open(&why);
     if (!n) {
         snprintf(out->unknown, sizeof out->unknown, "NVML (%s) is needed, and %s", ds__nvml_path(),
                  why);
         return DS_OK;
     }
-    int code = ds__nvml_device(n, &properties, &handle);
+    int code = ds__nvml_device(n, &ds__cuda.properties[device], &handle);
     if (code == 0)
         code = ds__nvml_list(n, handle, out);
     if (code != 0)

@@ -246,8 +246,8 @@ static ds_result ds__cuda_submit_staged(ds__cuda_stream *s, const ds__op *op, in
     size_t across = (width + wide - 1) / wide;
     size_t down = (height + rows - 1) / rows;
     ds__cuda_scope scope;
-    if (down > SIZE_MAX / across / sizeof(ds__cuda_piece) / 2)
-        return ds__fail(DS_ERR_OUT_OF_MEMORY, "the copy has too many pieces");
+    /* the core has checked that all bytes fit a size_t, and a piece is the half of its bytes or
+       larger: the size of the record does not overflow */
     ds__cuda_staged *w = ds__host_alloc(sizeof *w + across * down * sizeof w->piece[0]);
     if (!w)
         return ds__fail(DS_ERR_OUT_OF_MEMORY, "no memory for a copy in %zu pieces", across * down);

@@ -214,6 +214,13 @@ _Thread_local struct thread si_me;
 static atomic_ulong fail_in; /* calls until the one that fails; 0: off */
 static atomic_int fail_code, fail_came;
 
+/* Calls of one function that fail. */
+static struct {
+    atomic_ulong left; /* calls of it until the last one that fails; 0: off */
+    atomic_ulong times;
+    atomic_int function, code;
+} fail_calls;
+
 static void remember_thread(void) {
     if (si_me.has_key)
         return;
@@ -245,15 +252,27 @@ static void count_call(function_id f, const char *argument) {
     log_call(function_names[f], argument);
 }
 
-static int injected_failure(void) {
+/* Says that the thread's call fails, by a failure that a test wants. */
+static int inject(int code) {
+    atomic_store(&fail_came, 1);
+    si_me.injected = 1;
+    return code;
+}
+
+static int injected_failure(function_id f) {
+    unsigned long named = atomic_load_explicit(&fail_calls.left, memory_order_relaxed);
+    while (named && (int)f == atomic_load(&fail_calls.function))
+        if (atomic_compare_exchange_weak(&fail_calls.left, &named, named - 1)) {
+            if (named <= atomic_load(&fail_calls.times))
+                return inject(atomic_load(&fail_calls.code));
+            break;
+        }
     unsigned long left = atomic_load_explicit(&fail_in, memory_order_relaxed);
     while (left)
         if (atomic_compare_exchange_weak(&fail_in, &left, left - 1)) {
             if (left > 1)
                 return 0;
-            atomic_store(&fail_came, 1);
-            si_me.injected = 1;
-            return atomic_load(&fail_code);
+            return inject(atomic_load(&fail_code));
         }
     return 0;
 }
@@ -358,7 +377,7 @@ int si_enter_with(function_id f, const char *argument) {
         return cudaErrorNotPermitted;
     if (si_config.error)
         return si_config.error;
-    int code = injected_failure();
+    int code = injected_failure(f);
     if (!code && !asks_for_devices(f))
         si_bind();
     return code;
@@ -3841,11 +3860,17 @@ cudaError_t si_entry_point(const char *symbol, void **out, unsigned version,
 
 /* ---- control ---- */
 
-unsigned long standin_calls(const char *name) {
+/* The function of a name, in a call of the test. */
+static function_id function_named(const char *call, const char *name) {
     for (size_t i = 0; i < FUNCTIONS; i++)
         if (!strcmp(function_names[i], name))
-            return atomic_load_explicit(&calls[i], memory_order_relaxed);
-    si_fail_test("standin_calls: there is no %s", name);
+            return (function_id)i;
+    si_fail_test("%s: there is no %s", call, name);
+}
+
+unsigned long standin_calls(const char *name) {
+    return atomic_load_explicit(&calls[function_named("standin_calls", name)],
+                                memory_order_relaxed);
 }
 
 void standin_log_begin(void) {
@@ -3865,6 +3890,16 @@ void standin_fail(unsigned long nth, int code) {
     atomic_store(&fail_came, 0);
     atomic_store(&fail_code, code);
     atomic_store(&fail_in, nth);
+}
+
+void standin_fail_calls(const char *name, unsigned long nth, unsigned long times, int code) {
+    function_id f = function_named("standin_fail_calls", name);
+    atomic_store(&fail_calls.left, 0);
+    atomic_store(&fail_came, 0);
+    atomic_store(&fail_calls.function, (int)f);
+    atomic_store(&fail_calls.times, times);
+    atomic_store(&fail_calls.code, code);
+    atomic_store(&fail_calls.left, times ? nth + times - 1 : 0);
 }
 
 int standin_failed(void) {

@@ -69,6 +69,10 @@ const char *standin_log_take(void);
 void standin_fail(unsigned long nth, int code);
 int standin_failed(void); /* whether that call has come */
 
+/* The nth call of this function from now, over all threads, and the calls of it after that fail
+   likewise, `times` in all. times 0 switches it off. */
+void standin_fail_calls(const char *name, unsigned long nth, unsigned long times, int code);
+
 /* Created streams, events, allocations of device and host memory, registrations, modules, open
    captures, graphs (without those of nodes), executables, user objects, reservations of addresses,
    mappings and handles of memory, allocations of pools (until the stream has come to the free),
