@@ -40,6 +40,7 @@ pub fn build(b: *std.Build) void {
     linked.linkLibrary(library);
     const program = b.addExecutable(.{ .name = "linked", .root_module = linked });
     b.step("test", "Run a program that is linked with the library").dependOn(&b.addRunArtifact(program).step);
+    b.step("link", "Link this program without running it, for targets that do not run here").dependOn(&program.step);
 }
 
 const includes =

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers|windows|meson|packages|bindings]...
+# Installs what parts of the project need, if it is missing: install-deps.sh [check|docs|matrix|bench|model|kernels|source|page|compilers|windows|meson|packages|vcpkg|bindings]...
 # Without root (or sudo without a password), or on a system it does not know, it prints what to install and exits 1. If NO_INSTALL_DEPS is
 # set, it installs nothing, prints the command and exits 1.
 set -u
@@ -69,6 +69,9 @@ meson|have meson|meson|meson|meson|meson|meson|Meson
 meson|have ninja|ninja-build|ninja-build|ninja|samurai|ninja|Ninja
 meson|have pkg-config|pkg-config|pkgconf-pkg-config|pkgconf|pkgconf|pkgconf-pkg-config|pkg-config
 packages|have dpkg-buildpackage && have dh|dpkg-dev debhelper|-|-|-|-|dpkg-buildpackage and debhelper
+vcpkg|have patchelf|patchelf|patchelf|patchelf|patchelf|patchelf|patchelf
+vcpkg|have curl && have zip && have unzip|curl zip unzip|curl zip unzip|curl zip unzip|curl zip unzip|curl zip unzip|curl, zip and unzip
+vcpkg|have x86_64-w64-mingw32-g++|g++-mingw-w64-x86-64|mingw64-gcc-c++|mingw-w64-gcc|mingw-w64-gcc|cross-x86_64-w64-mingw32-gcc|g++ of mingw-w64 for x86_64
 packages|have lintian|lintian|-|-|-|-|lintian
 packages|have nix-instantiate|nix-bin|nix|nix|nix|nix|nix-instantiate
 packages|have python3 && python3 -m pip --version|python3-pip python3-venv|python3-pip|python-pip|py3-pip|python3-pip|python3 with pip

@@ -7,6 +7,9 @@ from conan.tools.files import copy, get, rmdir
 
 required_conan_version = ">=2.0"
 
+# Nothing was run on macOS: devstream is compiled and linked for Macos only.
+PROCESSORS = {"Linux": ("x86_64", "armv8"), "Macos": ("x86_64", "armv8"), "Windows": ("x86_64",)}
+
 
 class DevstreamConan(ConanFile):
     name = "devstream"
@@ -30,8 +33,17 @@ class DevstreamConan(ConanFile):
         cmake_layout(self, src_folder="src")
 
     def validate(self):
-        if self.settings.os != "Linux" or self.settings.arch not in ("x86_64", "armv8"):
-            raise ConanInvalidConfiguration("devstream 0.1 supports Linux on x86_64 and armv8")
+        system, processor = str(self.settings.os), str(self.settings.arch)
+        if processor not in PROCESSORS.get(system, ()):
+            raise ConanInvalidConfiguration(
+                f"devstream does not support {system} on {processor}: use Linux or Macos on x86_64 or armv8, or Windows on x86_64"
+            )
+        # If clang has the setting "runtime", it compiles for the C library of Visual C++.
+        compiler = str(self.settings.compiler)
+        if system == "Windows" and (compiler not in ("gcc", "clang") or self.settings.get_safe("compiler.runtime")):
+            raise ConanInvalidConfiguration(
+                f"devstream is not compiled for Windows by {compiler} with the libraries of Visual C++: use gcc or clang with mingw-w64"
+            )
 
     def source(self):
         get(self, **self.conan_data["sources"][self.version], strip_root=True)
@@ -58,7 +70,9 @@ class DevstreamConan(ConanFile):
 
     def package_info(self):
         self.cpp_info.libs = ["devstream"]
-        self.cpp_info.system_libs = ["pthread", "dl"]
+        # macOS has both in its C library, and Windows neither.
+        if self.settings.os == "Linux":
+            self.cpp_info.system_libs = ["pthread", "dl"]
         self.cpp_info.set_property("cmake_file_name", "devstream")
         self.cpp_info.set_property("cmake_target_name", "devstream::shared" if self.options.shared else "devstream::static")
         self.cpp_info.set_property("cmake_target_aliases", ["devstream::devstream"])

@@ -41,6 +41,7 @@ stdenv.mkDerivation (finalAttrs: {
       mit
       unlicense
     ];
+    # make builds shared libraries of Linux only; for macOS and Windows, CMake does.
     platforms = [
       "x86_64-linux"
       "aarch64-linux"

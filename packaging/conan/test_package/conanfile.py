@@ -8,6 +8,7 @@ from conan.tools.cmake import CMake, cmake_layout
 class DevstreamTest(ConanFile):
     settings = "os", "arch", "compiler", "build_type"
     generators = "CMakeDeps", "CMakeToolchain"
+    languages = "C"
 
     def requirements(self):
         self.requires(self.tested_reference_str)

@@ -25,13 +25,16 @@ vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/devstream)
 vcpkg_fixup_pkgconfig()
 
-file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share" "${CURRENT_PACKAGES_DIR}/debug/bin"
-    "${CURRENT_PACKAGES_DIR}/share/man" "${CURRENT_PACKAGES_DIR}/share/doc")
-# Scripts are tools; vcpkg allows no programs in bin.
+file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug/include" "${CURRENT_PACKAGES_DIR}/debug/share" "${CURRENT_PACKAGES_DIR}/share/man"
+    "${CURRENT_PACKAGES_DIR}/share/doc")
+# Scripts are tools. On Windows, bin keeps the DLL; elsewhere vcpkg refuses an empty bin.
 file(MAKE_DIRECTORY "${CURRENT_PACKAGES_DIR}/tools/devstream")
 foreach(tool devstream-kernels devstream-ranks)
     file(RENAME "${CURRENT_PACKAGES_DIR}/bin/${tool}" "${CURRENT_PACKAGES_DIR}/tools/devstream/${tool}")
+    file(REMOVE "${CURRENT_PACKAGES_DIR}/debug/bin/${tool}")
 endforeach()
-file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/bin")
+if(STATIC OR NOT VCPKG_TARGET_IS_WINDOWS)
+    file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/bin" "${CURRENT_PACKAGES_DIR}/debug/bin")
+endif()
 file(INSTALL "${CMAKE_CURRENT_LIST_DIR}/usage" DESTINATION "${CURRENT_PACKAGES_DIR}/share/${PORT}")
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")
