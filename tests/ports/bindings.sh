@@ -15,8 +15,11 @@ if part declarations; then
     t "every function of the library is in devstream.cdef.h, and every one there is in the library" "
         nm -D --defined-only $library | awk '{ print \$NF }' | sort >shown
         sed -n 's/^[a-z][^(]*[ *]\(ds_[a-z0-9_]*\)(.*);\$/\1/p' $declarations | grep -v '^typedef' | sort >listed
-        [ \$(wc -l <listed) -gt 300 ] && diff shown listed
-        grep -x ds_cpu listed && grep -x ds_tensor_of listed && grep -x ds_bfloat16 listed"
+        [ \$(wc -l <listed) -gt 300 ]
+        diff shown listed
+        grep -x ds_cpu listed
+        grep -x ds_tensor_of listed
+        grep -x ds_bfloat16 listed"
     t "devstream.cdef.h has no macros, attributes, bodies and private names" "
         if grep -nw '_[_A-Za-z].*\|[a-z]*__[a-z]*\|inline\|static\|extern\|dsk_.*' $declarations; then exit 1; fi
         if grep '^#' $declarations | grep -v '^#define [A-Z_0-9]* [0-9a-fx]*\$'; then exit 1; fi"
@@ -54,13 +57,16 @@ if part rust; then
         t "Rust, bindgen from devstream.cdef.h: its layout tests pass, and it runs" "
             bindgen $declarations -- -include stddef.h -include stdint.h >devstream.rs
             cp $root/tests/ports/bindings.rs .
-            rustc --edition 2021 --test -A warnings bindings.rs -o layout -L $dir -l devstream && ./layout | grep 'test result: ok. [1-9][0-9]'
-            rustc --edition 2021 -A warnings bindings.rs -o program -L $dir -l devstream && ./program | grep -x 'rust: 42'"
+            rustc --edition 2021 --test -A warnings bindings.rs -o layout -L $dir -l devstream
+            ./layout | grep 'test result: ok. [1-9][0-9]'
+            rustc --edition 2021 -A warnings bindings.rs -o program -L $dir -l devstream
+            ./program | grep -x 'rust: 42'"
         t "Rust, bindgen from the headers: runs" "
             for header in alloc comm rng check trace ranks; do echo \"#include <devstream_\$header.h>\"; done >all.h
             bindgen all.h --generate-inline-functions --allowlist-function 'ds_.*' --allowlist-type 'ds_.*' --allowlist-var 'DS_.*' -- -I$root -DDEVSTREAM_NO_SITES >devstream.rs
             cp $root/tests/ports/bindings.rs .
-            rustc --edition 2021 -A warnings bindings.rs -o program -L $dir -l devstream && ./program | grep -x 'rust: 42'"
+            rustc --edition 2021 -A warnings bindings.rs -o program -L $dir -l devstream
+            ./program | grep -x 'rust: 42'"
     else
         skip "Rust: there is no bindgen or no rustc: $(tail -n 1 "$dir/deps")"
     fi

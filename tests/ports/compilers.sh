@@ -2,12 +2,14 @@
 # Compiles devstream with other compilers on Linux, runs programs of each, and looks at what those see that cannot compile it.
 #     compilers.sh [PART]...    parts: refused, clang, gcc, zig, vectors, conformance; all of them without one
 # clang, gcc: each version that is installed, of those that tools/install-deps.sh compilers installs. zig: ZIG_VERSIONS, from PyPI.
-# gcc 10, which Debian 12 lacks: its packages of Debian 11, unpacked below build/ports; at all levels, since it warns of what newer ones
-# accept. The packages of gcc 13 and 14 of Debian 13 do not run here: they need a newer C library.
+# gcc 10, which Debian 12 lacks, comes from Debian 11 and is unpacked below build/ports. It compiles at
+# all levels, since it warns of conversions that newer versions accept. The packages of gcc 13 and 14
+# of Debian 13 do not run on Debian 12: they need a newer C library.
 # vectors: the unit tests of all forms of the vector code, compiled by the newest clang.
 # conformance: the suite built by the first of ZIG_VERSIONS; SHARE=N: every N-th group of it.
 # tcc and chibicc must be refused by a sentence. chibicc has no package: CHIBICC names it where it is.
-# A part takes less than a minute on two processors, but gcc (120 s) and conformance (100 s, 70 of them for compiling; SHARE=4: 80 s).
+# A part takes less than a minute on two processors, but gcc (120 s) and conformance (100 s, 70 of
+# them for compiling; SHARE=4: 80 s).
 # shellcheck disable=SC2086 # WARN is several words
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -103,8 +105,8 @@ versions() { # versions LEVEL COMPILER...
     for cc; do if have "$cc"; then compiler "$cc" "$level"; else skip "$cc: not installed"; fi; done
 }
 
-# Puts gcc 10 on PATH if it is not installed. Sets `why` where that is not possible. Nothing of the system is changed: apt has lists and
-# sources of its own, and trusts the keys of Debian only.
+# Puts gcc 10 on PATH if it is not installed; if that fails, sets `why` and returns 1. The system is
+# not changed: apt has lists and sources of its own here, and trusts the keys of Debian only.
 gcc_10() {
     if have gcc-10; then return 0; fi
     at=$ports/gcc-10 keys=/usr/share/keyrings/debian-archive-keyring.gpg

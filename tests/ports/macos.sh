@@ -1,10 +1,11 @@
 #!/bin/sh
 # Compiles and links everything for macOS with zig, for x86_64 and arm64. Nothing of it is run: there is no macOS here.
-#     macos.sh [PART]...    parts: library, examples, suite, pages; all of them without one
+#     macos.sh [PART]...    parts: library, projects, examples, suite, pages; all of them without one
 # TARGETS: those of zig, "x86_64-macos aarch64-macos".
-# library: every header alone and the implementation, with the project's warnings; the imported symbols are looked up in zig's list of
-# macOS's. examples: all examples. suite: cmocka and the conformance suite; macos/linux.h has what its
-# tests use of Linux.
+# library: every header alone and the implementation, with the project's warnings; the imported symbols
+# are looked up in zig's list of macOS's. projects: CMakeLists.txt and meson.build, with their programs.
+# examples: all examples. suite: cmocka and the conformance suite; macos/linux.h has what its tests use
+# of Linux.
 # pages: on Linux, where it is run: groups of the suite with system calls that refuse what is not a multiple of 16 KiB, the page of arm64.
 # ZIG_VERSION: from PyPI. A part takes less than a minute on two processors; library 30 s, examples 40 s, suite 50 s, pages 60 s.
 # shellcheck disable=SC2086 # WARN is several words
@@ -13,7 +14,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 name=macos
 . "$root/tests/ports/common.sh"
 ZIG_VERSION=${ZIG_VERSION:-0.17.1}
-[ $# -gt 0 ] || set -- library examples suite pages
+[ $# -gt 0 ] || set -- library projects examples suite pages
 cc=$ports/zigcc-$ZIG_VERSION
 targets=${TARGETS:-x86_64-macos aarch64-macos}
 out=$ports/macos
@@ -44,6 +45,43 @@ library() {
         t "$target: the implementation, with _POSIX_C_SOURCE" implementation $target -O0 -D_POSIX_C_SOURCE=200809L
         t "$target: the implementation" implementation $target -O0
         t "$target: a dynamic library links" dynamic $target
+    done
+}
+
+# Writes compilers of one target, whose names CMake and Meson take. Meson asks the compiler for its
+# linker and does not know zig's, so the wrapper answers as Apple's.
+tools() { # tools TARGET
+    printf '#!/bin/sh\ncase " $* " in *" -Wl,--version "* | *" -Wl,-v "*)\n%s\n%s\nesac\nexec %s -target %s "$@"\n' \
+        "    echo 'ld: @(#)PROGRAM:ld PROJECT:ld64-609' >&2" "    echo 'ld: unknown option: --version' >&2; exit 1 ;;" "'$cc'" "$1" >cc
+    for tool in ar ranlib; do printf '#!/bin/sh\nexec %s %s "$@"\n' "'$ports/zig-$ZIG_VERSION/ziglang/zig'" $tool >$tool; done
+    chmod +x cc ar ranlib
+}
+are_programs() { for program; do file -L "$program" | grep 'Mach-O 64-bit .*executable' || return; done; }
+by_cmake() { # by_cmake TARGET
+    rm -rf cmake && mkdir cmake && cd cmake && tools "$1" || return
+    CFLAGS=-O0 cmake -S "$root" -B out -DCMAKE_SYSTEM_NAME=Darwin -DCMAKE_SYSTEM_PROCESSOR="${1%-macos}" -DCMAKE_C_COMPILER="$PWD/cc" \
+        -DCMAKE_AR="$PWD/ar" -DCMAKE_RANLIB="$PWD/ranlib" -DCMAKE_INSTALL_NAME_TOOL=true -DCMAKE_INSTALL_PREFIX="$PWD/usr" &&
+        cmake --build out && cmake --install out && ls usr/lib/libdevstream.a usr/lib/libdevstream.dylib || return
+    are_programs out/devstream_hello out/devstream_linked_static out/devstream_linked_shared || return
+    ! grep -e '-ldl' usr/lib/pkgconfig/devstream.pc
+}
+by_meson() { # by_meson TARGET LINKAGE
+    rm -rf meson && mkdir meson && cd meson && tools "$1" || return
+    printf '%s\n' '[binaries]' "c = '$PWD/cc'" "ar = '$PWD/ar'" '[host_machine]' "system = 'darwin'" "cpu_family = '${1%-macos}'" \
+        "cpu = '${1%-macos}'" "endian = 'little'" >cross.ini
+    meson setup out "$root" --cross-file cross.ini --optimization=0 --prefix="$PWD/usr" --libdir=lib -Ddefault_library="$2" &&
+        ninja -C out && meson install -C out && ls usr/lib/libdevstream."$([ "$2" = static ] && echo a || echo dylib)" || return
+    are_programs out/hello out/linked
+}
+projects() {
+    have cmake && have meson || "$root/tools/install-deps.sh" matrix meson >"$dir/deps" 2>&1
+    for target in $targets; do
+        if have cmake; then t "$target: CMake builds and installs both libraries, and links its programs" by_cmake $target
+        else skip "$target: there is no CMake"; fi
+        for linkage in shared static; do
+            if have meson; then t "$target: Meson builds and installs, $linkage, and links its programs" by_meson $target $linkage
+            else skip "$target: there is no Meson"; fi
+        done
     done
 }
 
@@ -121,6 +159,7 @@ mkdir -p "$out"
 for part; do
     case $part in
     library) library ;;
+    projects) projects ;;
     examples) examples ;;
     suite) suite ;;
     pages) pages ;;

@@ -1,5 +1,6 @@
 # For the scripts that use devstream from other projects; each sets `root` and `name` and reads this file. A case is t NAME COMMANDS; the
-# commands run in an empty folder, and end at the first one that fails.
+# commands run in an empty folder, and end at the first one that fails. Each check stands on a line of
+# its own, since set -e ignores a failure before &&.
 # Environment: CC (cc); NO_INSTALL_DEPS: nothing is installed. The arguments of a script are its parts; without them all run.
 # shellcheck shell=sh
 . "$root/tests/ports/common.sh"
