@@ -689,10 +689,11 @@ typedef struct ds__rop {
     int state;           /* DS__ROP_* */
     int spin;            /* 1: the thread on which it arrives tests it for a moment */
     int dropped;         /* 1: it has ended with the failure of its group */
-    uint64_t enqueued;   /* time of the call */
-    uint64_t arrival;    /* time of the arrival; 0: not seen yet */
-    uint64_t ticket;     /* of the recorder */
-    uint64_t *word;      /* of a captured operation: is set when it is complete */
+    int ended;         /* 1: the engine could not enqueue it, and has ended the work of the group */
+    uint64_t enqueued; /* time of the call */
+    uint64_t arrival;  /* time of the arrival; 0: not seen yet */
+    uint64_t ticket;   /* of the recorder */
+    uint64_t *word;    /* of a captured operation: is set when it is complete */
     ds__rcall call;
     ds__net_op net;
     ds__net_request request;
@@ -2786,11 +2787,30 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
                : r;
 }
 
+/* Fails the group, since the engine has ended its work: an operation of a capture, which has no
+   number, could not be enqueued. */
+static void ds__rop_refused_capture(const ds__rop *op, ds_result r) {
+    ds__group *g = op->group;
+    const ds__rcall *c = &op->call;
+    char text[DS__RANKS_REASON];
+    ds__kept_error error;
+    ds__error_save(&error);
+    snprintf(text, sizeof text, "%s at %s:%d, in a capture, of group \"%s\" on rank %d of %d: %s",
+             c->fn, c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0,
+             ds__group_name(g), g->rank, g->size, ds__error_reason(&error));
+    ds__mutex_lock(&g->lock);
+    ds__group_fail(g, r, text, 1);
+    ds__mutex_unlock(&g->lock);
+    ds__error_restore(&error);
+}
+
 /* Lets the engine enqueue an operation on a native stream (base/operation.h). */
 static ds_result ds__rop_enqueue_native(ds__remote *remote, void *native) {
     ds__rop *op = (ds__rop *)(void *)remote;
-    return op->group->engine->enqueue(op->group->comm, &op->net, native, op->members,
-                                      ds__rop_deadline(op));
+    ds_result r = op->group->engine->enqueue(op->group->comm, &op->net, native, op->members,
+                                             ds__rop_deadline(op));
+    op->ended = r < 0;
+    return r;
 }
 
 static ds_result ds__rop_enqueue_nothing(ds__remote *remote, void *native) {
@@ -2820,6 +2840,7 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
     ds__group *g = op->group;
     ds_result r = DS_OK;
     op->remote.enqueue_fn = ds__rop_enqueue_native;
+    op->ended = 0;
     if (captures)
         op->enqueued = ds__now_ns();
     else
@@ -2837,6 +2858,8 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
     if (r == DS_OK && op->streams)
         r = ds__rop_pass_late(op, s, &o);
     if (captures) {
+        if (r < 0 && op->ended)
+            ds__rop_refused_capture(op, r);
         ds__rop_give_back(op);
         return r;
     }

@@ -100,11 +100,30 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
                : r;
 }
 
+/* Fails the group, since the engine has ended its work: an operation of a capture, which has no
+   number, could not be enqueued. */
+static void ds__rop_refused_capture(const ds__rop *op, ds_result r) {
+    ds__group *g = op->group;
+    const ds__rcall *c = &op->call;
+    char text[DS__RANKS_REASON];
+    ds__kept_error error;
+    ds__error_save(&error);
+    snprintf(text, sizeof text, "%s at %s:%d, in a capture, of group \"%s\" on rank %d of %d: %s",
+             c->fn, c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0,
+             ds__group_name(g), g->rank, g->size, ds__error_reason(&error));
+    ds__mutex_lock(&g->lock);
+    ds__group_fail(g, r, text, 1);
+    ds__mutex_unlock(&g->lock);
+    ds__error_restore(&error);
+}
+
 /* Lets the engine enqueue an operation on a native stream (base/operation.h). */
 static ds_result ds__rop_enqueue_native(ds__remote *remote, void *native) {
     ds__rop *op = (ds__rop *)(void *)remote;
-    return op->group->engine->enqueue(op->group->comm, &op->net, native, op->members,
-                                      ds__rop_deadline(op));
+    ds_result r = op->group->engine->enqueue(op->group->comm, &op->net, native, op->members,
+                                             ds__rop_deadline(op));
+    op->ended = r < 0;
+    return r;
 }
 
 static ds_result ds__rop_enqueue_nothing(ds__remote *remote, void *native) {
@@ -134,6 +153,7 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
     ds__group *g = op->group;
     ds_result r = DS_OK;
     op->remote.enqueue_fn = ds__rop_enqueue_native;
+    op->ended = 0;
     if (captures)
         op->enqueued = ds__now_ns();
     else
@@ -151,6 +171,8 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
     if (r == DS_OK && op->streams)
         r = ds__rop_pass_late(op, s, &o);
     if (captures) {
+        if (r < 0 && op->ended)
+            ds__rop_refused_capture(op, r);
         ds__rop_give_back(op);
         return r;
     }

@@ -85,10 +85,11 @@ typedef struct ds__rop {
     int state;           /* DS__ROP_* */
     int spin;            /* 1: the thread on which it arrives tests it for a moment */
     int dropped;         /* 1: it has ended with the failure of its group */
-    uint64_t enqueued;   /* time of the call */
-    uint64_t arrival;    /* time of the arrival; 0: not seen yet */
-    uint64_t ticket;     /* of the recorder */
-    uint64_t *word;      /* of a captured operation: is set when it is complete */
+    int ended;         /* 1: the engine could not enqueue it, and has ended the work of the group */
+    uint64_t enqueued; /* time of the call */
+    uint64_t arrival;  /* time of the arrival; 0: not seen yet */
+    uint64_t ticket;   /* of the recorder */
+    uint64_t *word;    /* of a captured operation: is set when it is complete */
     ds__rcall call;
     ds__net_op net;
     ds__net_request request;

@@ -54,6 +54,56 @@ static void test_each_step_of_a_creation_may_fail(void **state) {
     solo_each_creation(&how, &nccl_fails);
 }
 
+/* Captures a sum while the nth step fails. Returns 0 if there are fewer steps. */
+static int capture_attempt(const fault *f, long nth) {
+    static solo alone;
+    solo *me = &alone;
+    static const verb sum = { .kind = ALL_REDUCE, .part = 3, .flags = DS_COMM_ANY_ORDER };
+    setup how = { .engine = "nccl", .type = DS_DEVICE_CUDA, .own = 1 };
+    ds_graph graph = { 0 };
+    solo_begin(me, &how);
+    solo_tensors(me, &how, &sum);
+    OK(solo_call(me, &how, &sum));
+    OK(solo_wait(me, &how));
+    OK(ds_capture_begin(me->stream[0], DS_CAPTURE_THREAD_LOCAL));
+    f->arm_fn(nth);
+    ds_result r = solo_call(me, &how, &sum);
+    int hit = f->disarm_fn();
+    if (r < 0)
+        EXPECT(r, f->code, f->words);
+    if (!hit)
+        OK(r);
+    DS_IGNORE(ds_capture_end(me->stream[0], &graph));
+    if (graph.id)
+        OK(ds_graph_destroy(graph));
+    ds_result status = ds_ranks_get_status(me->group);
+    if (status == DS_OK) {
+        OK(solo_call(me, &how, &sum));
+        OK(solo_wait(me, &how));
+        solo_check(me, &how, &sum);
+    } else {
+        EXPECT(status, f->code, "in a capture, of group \"solo\" on rank 0 of 1: nccl");
+    }
+    solo_free(me, &how, &sum);
+    solo_end(me, &how, f);
+    return hit;
+}
+
+static void test_each_step_of_a_capture_may_fail(void **state) {
+    (void)state;
+    static const fault *const faults[] = { &no_memory, &driver_fails, &nccl_fails };
+    atomic_store(&failures, 0);
+    alarm(60);
+    for (size_t i = 0; i < 3; i++) {
+        long nth = 1;
+        while (capture_attempt(faults[i], nth) && !atomic_load(&failures))
+            nth++;
+        assert_true(nth > 1);
+    }
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+}
+
 /* Registers memory while the nth step fails. Returns 0 if there are fewer steps. */
 static int register_attempt(const fault *f, long nth) {
     static solo alone;
@@ -148,6 +198,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_each_call_of_nccl_may_fail),
         cmocka_unit_test(test_each_allocation_with_many_devices_may_fail),
         cmocka_unit_test(test_each_step_of_a_creation_may_fail),
+        cmocka_unit_test(test_each_step_of_a_capture_may_fail),
         cmocka_unit_test(test_each_step_of_a_registration_may_fail),
         cmocka_unit_test(test_each_step_in_one_process_may_fail),
     };
