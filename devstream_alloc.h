@@ -1980,8 +1980,8 @@ static void ds__config_token_next(ds__config_text *t) {
     t->word[n] = 0;
 }
 
-/* Sets the error of a text: the number of the character at `at`, the text from there on, the text
-   in front, and the formatted reason. */
+/* Sets the error of a text, which is not empty: the number of the character at `at`, the text from
+   there on, the text in front, and the formatted reason. */
 __attribute__((format(DS__PRINTF, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
     const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
@@ -2001,8 +2001,6 @@ __attribute__((format(DS__PRINTF, 3, 4), cold, noinline)) static ds_result ds__c
     for (char *c = before; *c; c++)
         if (ds__config_is_space(*c))
             *c = ' ';
-    if (!n)
-        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
     const char *quote = here[0] ? "\"" : "";
     const char *shown = here[0] ? here : "the end";
     if (!before[0])
@@ -2214,12 +2212,11 @@ static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     return DS_OK;
 }
 
-/* Returns the Levenshtein distance of two words: letters to add, remove or change. */
+/* Returns the Levenshtein distance of a word and an option, whose name has at most 62 characters:
+   letters to add, remove or change. */
 static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
-    if (n > 62)
-        return 99;
     for (size_t k = 0; k <= n; k++)
         row[k] = (unsigned)k;
     for (size_t i = 0; a[i]; i++) {
@@ -2395,15 +2392,10 @@ static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_op
 /* Checks options that depend on the size of large segments. */
 static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
-    if (c->max_split_size < c->large_segment_size) {
-        if (t->split_at != SIZE_MAX)
-            return ds__config_refuse(
-                t, t->split_at,
-                "max_split_size_mb must be at least %zu, the size of large segments", mb);
-        return ds__config_refuse(t, t->large_at,
-                                 "large_segment_size_mb must be at most %zu, max_split_size",
-                                 c->max_split_size / DS__MIB);
-    }
+    if (c->max_split_size < c->large_segment_size) /* the text has set it */
+        return ds__config_refuse(
+            t, t->split_at, "max_split_size_mb must be at least %zu, the size of large segments",
+            mb);
     if (c->max_non_split_rounding >= c->large_segment_size)
         return DS_OK;
     if (t->rounding_at != SIZE_MAX)
@@ -5100,10 +5092,9 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     return a;
 }
 
-/* Returns the arena of a stream in a pool. On failure returns NULL and sets the error. */
+/* Returns the arena of a stream in a pool other than the device's default one. On failure returns
+   NULL and sets the error. */
 static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
-    if (p == &p->dev->main)
-        return ds__arena_main(s, handle);
     ds__mem_dev_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
     ds__mem_dev_unlock(p->dev);
@@ -8018,18 +8009,17 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
 /* Lets a growing segment grow until it has a free block of `size` bytes. `grow` is held, and no
    spinning lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
-    for (int again = 0; again < 2; again++) {
+    for (int grown = 0;; grown = 1) {
         ds__arena_lock(a);
         ds__mem_block *h = ds__hole_for(a, kind, size);
         ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
-        if (h)
+        if (h || grown)
             return r;
-        r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
+        r = ds__grow_space(a, kind, size);
         if (r < 0)
             return r;
     }
-    return DS_ERR_OUT_OF_MEMORY;
 }
 
 /* Unmaps the whole pages of a free block that is claimed and in no bin, at most `most` bytes
@@ -10101,12 +10091,10 @@ static ds_result ds__segment_obtain(ds__wanted *q) {
     return r;
 }
 
-/* Invokes the shortage callbacks, which may call devstream. Returns whether one has freed memory.
-   No lock is held. */
+/* Invokes the shortage callbacks, which may call devstream, but must not allocate
+   (ds__request_serve). Returns whether one has freed memory. No lock is held. */
 static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
-    if (ds__memory_thread.in_shortage)
-        return 0;
     for (size_t i = 0;; i++) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)
@@ -14389,9 +14377,7 @@ static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
         }
         if (round || open || (r < 0 && !ds__is_shortage(r)))
             break;
-        (void)ds__pinned_flush();
-        if (ds__pinned_take(q))
-            return DS_OK;
+        (void)ds__pinned_flush(); /* ds__pinned_grow takes a block that is free now */
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }

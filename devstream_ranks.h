@@ -1314,11 +1314,6 @@ static void ds__recorder_close(ds__recorder *r) {
 /* Returns room for a note, or NULL. Its kind must be written last. */
 static void *ds__recorder_note_begin(ds__recorder *r, size_t bytes, uint64_t group) {
     bytes = (bytes + 7) & ~(size_t)7;
-    if (bytes > DS__RECORDER_NOTES) {
-        atomic_fetch_add(&r->header->notes_lost, 1);
-        return NULL;
-    }
-
     uint64_t at = atomic_load(&r->header->notes_taken);
     do {
         if (at + bytes > DS__RECORDER_NOTES) {

@@ -191,10 +191,9 @@ static ds__arena *ds__arena_main(ds__stream *s, ds_stream handle) {
     return a;
 }
 
-/* Returns the arena of a stream in a pool. On failure returns NULL and sets the error. */
+/* Returns the arena of a stream in a pool other than the device's default one. On failure returns
+   NULL and sets the error. */
 static ds__arena *ds__arena_in(ds__mem_pool *p, ds__stream *s, ds_stream handle) {
-    if (p == &p->dev->main)
-        return ds__arena_main(s, handle);
     ds__mem_dev_lock(p->dev);
     ds__arena *a = ds__arena_of(p, s, handle);
     ds__mem_dev_unlock(p->dev);

@@ -133,12 +133,11 @@ static ds_result ds__config_read_limit(ds__config_text *t, ds_mem_config *c) {
     return DS_OK;
 }
 
-/* Returns the Levenshtein distance of two words: letters to add, remove or change. */
+/* Returns the Levenshtein distance of a word and an option, whose name has at most 62 characters:
+   letters to add, remove or change. */
 static unsigned ds__config_word_distance(const char *a, const char *b) {
     unsigned row[64];
     size_t n = strlen(b);
-    if (n > 62)
-        return 99;
     for (size_t k = 0; k <= n; k++)
         row[k] = (unsigned)k;
     for (size_t i = 0; a[i]; i++) {
@@ -314,15 +313,10 @@ static ds_result ds__config_read_checked(ds__config_text *t, const ds__config_op
 /* Checks options that depend on the size of large segments. */
 static ds_result ds__config_read_compared(const ds__config_text *t, const ds_mem_config *c) {
     size_t mb = c->large_segment_size / DS__MIB;
-    if (c->max_split_size < c->large_segment_size) {
-        if (t->split_at != SIZE_MAX)
-            return ds__config_refuse(
-                t, t->split_at,
-                "max_split_size_mb must be at least %zu, the size of large segments", mb);
-        return ds__config_refuse(t, t->large_at,
-                                 "large_segment_size_mb must be at most %zu, max_split_size",
-                                 c->max_split_size / DS__MIB);
-    }
+    if (c->max_split_size < c->large_segment_size) /* the text has set it */
+        return ds__config_refuse(
+            t, t->split_at, "max_split_size_mb must be at least %zu, the size of large segments",
+            mb);
     if (c->max_non_split_rounding >= c->large_segment_size)
         return DS_OK;
     if (t->rounding_at != SIZE_MAX)

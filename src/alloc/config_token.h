@@ -57,8 +57,8 @@ static void ds__config_token_next(ds__config_text *t) {
     t->word[n] = 0;
 }
 
-/* Sets the error of a text: the number of the character at `at`, the text from there on, the text
-   in front, and the formatted reason. */
+/* Sets the error of a text, which is not empty: the number of the character at `at`, the text from
+   there on, the text in front, and the formatted reason. */
 __attribute__((format(DS__PRINTF, 3, 4), cold, noinline)) static ds_result ds__config_refuse(
     const ds__config_text *t, size_t at, const char *format, ...) {
     char what[256];
@@ -78,8 +78,6 @@ __attribute__((format(DS__PRINTF, 3, 4), cold, noinline)) static ds_result ds__c
     for (char *c = before; *c; c++)
         if (ds__config_is_space(*c))
             *c = ' ';
-    if (!n)
-        return ds__fail(DS_ERR_INVALID_VALUE, "allocator options: %s", what);
     const char *quote = here[0] ? "\"" : "";
     const char *shown = here[0] ? here : "the end";
     if (!before[0])

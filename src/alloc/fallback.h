@@ -79,12 +79,10 @@ static ds_result ds__segment_obtain(ds__wanted *q) {
     return r;
 }
 
-/* Invokes the shortage callbacks, which may call devstream. Returns whether one has freed memory.
-   No lock is held. */
+/* Invokes the shortage callbacks, which may call devstream, but must not allocate
+   (ds__request_serve). Returns whether one has freed memory. No lock is held. */
 static int ds__call_shortage(ds__mem_dev *dev, size_t size) {
     int freed = 0;
-    if (ds__memory_thread.in_shortage)
-        return 0;
     for (size_t i = 0;; i++) {
         ds__callback c = ds__callback_get(&ds__memory_state.shortage, i);
         if (!c.fn)

@@ -272,9 +272,7 @@ static ds_result ds__pinned_fallback_serve(ds__pinned_wish *q) {
         }
         if (round || open || (r < 0 && !ds__is_shortage(r)))
             break;
-        (void)ds__pinned_flush();
-        if (ds__pinned_take(q))
-            return DS_OK;
+        (void)ds__pinned_flush(); /* ds__pinned_grow takes a block that is free now */
     }
     return r < 0 ? r : DS_ERR_OUT_OF_MEMORY;
 }

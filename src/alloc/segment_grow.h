@@ -229,18 +229,17 @@ static ds_result ds__hole_map(ds__arena *a, ds__mem_block *h, size_t size) {
 /* Lets a growing segment grow until it has a free block of `size` bytes. `grow` is held, and no
    spinning lock. */
 static ds_result ds__grow_mapped(ds__arena *a, int kind, size_t size) {
-    for (int again = 0; again < 2; again++) {
+    for (int grown = 0;; grown = 1) {
         ds__arena_lock(a);
         ds__mem_block *h = ds__hole_for(a, kind, size);
         ds_result r = h ? ds__hole_map(a, h, size) : DS_ERR_OUT_OF_MEMORY;
         ds__arena_unlock(a);
-        if (h)
+        if (h || grown)
             return r;
-        r = again ? DS_ERR_OUT_OF_MEMORY : ds__grow_space(a, kind, size);
+        r = ds__grow_space(a, kind, size);
         if (r < 0)
             return r;
     }
-    return DS_ERR_OUT_OF_MEMORY;
 }
 
 /* Unmaps the whole pages of a free block that is claimed and in no bin, at most `most` bytes
