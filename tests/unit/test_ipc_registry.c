@@ -72,7 +72,7 @@ static void test_another_file_at_the_descriptor_is_no_refusal(void **state) {
 }
 
 /* What the child writes into its own registry before it sends a handle. */
-enum { NOTHING, OFFSET, SIZE, SEGMENT, SEGMENT_SIZE, CHANGES };
+enum { NOTHING, OFFSET, SIZE, SEGMENT, SEGMENT_SIZE, DEVICE_TYPE, LEASES, CHANGES };
 
 enum { BLOCK = 1 << 16 };
 
@@ -104,8 +104,14 @@ static void export_changed(ds_device device, int to, int from) {
             block->segment = UINT32_MAX / 2;
         if (change == SEGMENT_SIZE)
             segment->size *= 16;
+        if (change == DEVICE_TYPE)
+            segment->device_type = DS_DEVICE_HOST;
+        for (int i = 0; i < DS__LEASES && change == LEASES; i++) /* all of this process */
+            atomic_store(&slots[m.slot].lease[i], 1 << 24 | ((uint64_t)getpid() & 0xffffff));
         if (write(to, &h, sizeof h) != (ssize_t)sizeof h || read(from, &change, 1) != 1)
             _exit(3);
+        for (int i = 0; i < DS__LEASES && change == LEASES; i++)
+            atomic_store(&slots[m.slot].lease[i], 0);
         *block = was;
         *segment = segment_was;
         if (ds_mem_free(p) < 0)
@@ -140,10 +146,17 @@ static void import_changed(ds_device device) {
             ok(ds_stream_create(&(ds_stream_desc){ .device = device }, &s));
         } else {
             /* the address of a segment far behind the last one may be readable, too */
-            const char *says = change == SEGMENT ? "names segment" : " ";
+            const char *says = change == SEGMENT       ? "names segment"
+                               : change == DEVICE_TYPE ? "cannot be imported on one"
+                               : change == LEASES      ? "62 processes use the block, the maximum"
+                                                       : " ";
             if (r >= 0 || !strstr(ds_error_get_last(), says))
                 fail_msg("change %d: %s: %s", change, ds_result_get_name(r), ds_error_get_last());
             assert_null(p);
+            if (change == DEVICE_TYPE)
+                assert_int_equal(r, DS_ERR_CROSS_DRIVER);
+            if (change == LEASES)
+                assert_int_equal(r, DS_ERR_LIMIT_EXCEEDED);
         }
         assert_int_equal(write(here[1], &change, 1), 1);
     }
@@ -157,6 +170,50 @@ static void import_changed(ds_device device) {
 static void test_what_an_exporter_writes_is_checked_on_the_cpu(void **state) {
     (void)state;
     import_changed(ds_cpu(0));
+}
+
+/* Counts the lines of a text. */
+static int count_lines(const char *from, size_t size, void *user) {
+    for (size_t i = 0; i < size; i++)
+        *(int *)user += from[i] == '\n';
+    return 0;
+}
+
+/* More processes than a report has room for have a device's blocks. Those of another device do not
+   count. */
+static void test_a_report_has_256_processes_at_most(void **state) {
+    enum { BLOCKS = 5 };
+
+    ds_ipc_mem_handle h;
+    ds_pool pool[2];
+    ds_stream s[2];
+    void *p[2][BLOCKS];
+    int lines[2] = { 0, 0 };
+    (void)state;
+    ok(ds_init(&(ds_init_desc){ .cpu = &(ds_cpu_desc){ .devices = 2 } }));
+    for (int d = 0; d < 2; d++) {
+        ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(d) }, &s[d]));
+        ok(ds_pool_create(&(ds_pool_desc){ .device = ds_cpu(d), .shareable = 1 }, &pool[d]));
+        for (int i = 0; i < (d ? 1 : BLOCKS); i++) {
+            ds__ipc_memory m;
+            ok(ds_mem_alloc_with(
+                &(ds_mem_request){ .size = BLOCK, .stream = s[d], .pool = pool[d] }, &p[d][i]));
+            ok(ds_mem_export(p[d][i], &h));
+            memcpy(&m, &h, sizeof m);
+            for (int k = 0; k < DS__LEASES; k++) /* of processes with different ids */
+                atomic_store(&ds__registries.own->page->slot[m.slot].lease[k],
+                             1 << 24 | (uint64_t)(1 + i * DS__LEASES + k));
+        }
+    }
+
+    for (int d = 0; d < 2; d++)
+        ok(ds_mem_write_processes(ds_cpu(d), count_lines, &lines[d]));
+
+    assert_int_equal(lines[0] - lines[1], 256 - DS__LEASES);
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < (d ? 1 : BLOCKS); i++)
+            ok(ds_mem_free(p[d][i]));
+    ok(ds_shutdown());
 }
 
 #ifdef DEVSTREAM_CUDA
@@ -277,6 +334,7 @@ int main(void) {
         cmocka_unit_test(test_what_an_exporter_writes_is_checked_on_the_cpu),
         cmocka_unit_test(test_the_page_of_another_process_is_checked),
         cmocka_unit_test(test_a_forked_child_closes_registries),
+        cmocka_unit_test(test_a_report_has_256_processes_at_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,10 +30,11 @@ static int lock_after_guest(pthread_mutex_t *m) {
 }
 
 static pthread_mutex_t *exit_door;
+static int exits_before; /* so many times it is released before the guest comes */
 
 static int unlock_before_guest(pthread_mutex_t *m) {
     int r = pthread_mutex_unlock(m);
-    if (m == exit_door) {
+    if (m == exit_door && exits_before-- == 0) {
         exit_door = NULL;
         guest();
     }
@@ -42,6 +43,7 @@ static int unlock_before_guest(pthread_mutex_t *m) {
 
 static void guest_at_exit(void (*fn)(void), pthread_mutex_t *m) {
     guest = fn;
+    exits_before = 0;
     exit_door = m;
 }
 
@@ -841,6 +843,90 @@ static void test_an_upstream_cannot_restore_its_own_pool(void **state) {
     end();
 }
 
+/* ---- a restore while the pool is used ---- */
+
+static ds_pool_checkpoint *checkpoint;
+static void *victim;
+
+static void guest_frees_the_victim(void) {
+    ok(ds_mem_free(victim));
+}
+
+static void guest_takes_the_victims_memory(void) {
+    void *p = pool_block(1000, own);
+    assert_ptr_equal(p, victim);
+}
+
+/* The plan is made when the guest frees a block that shall end, or takes memory of a block that
+   shall be live again. */
+static void test_a_restore_says_that_the_pool_was_used(void **state) {
+    (void)state;
+    for (int takes = 0; takes < 2; takes++) {
+        begin();
+        ok(ds_pool_create(&(ds_pool_desc){ .device = device }, &pool));
+        if (takes)
+            victim = pool_block(1000, own);
+        ok(ds_pool_save(pool, &checkpoint));
+        if (takes)
+            ok(ds_mem_free(victim));
+        else
+            victim = pool_block(1000, own);
+
+        guest_at_exit(takes ? guest_takes_the_victims_memory : guest_frees_the_victim,
+                      &memory()->lock);
+        exits_before = 2; /* blocks are polled, and the arenas listed, before the plan */
+        refused(ds_pool_restore(pool, checkpoint, NULL, NULL), DS_ERR_ILLEGAL_STATE,
+                "another thread used the pool during the call");
+
+        assert_null(exit_door);
+        ok(ds_mem_validate(device));
+        ds_pool_checkpoint_destroy(checkpoint);
+        end();
+    }
+}
+
+/* ---- an export while the block is freed ---- */
+
+static void guest_frees_the_segment(void) {
+    ok(ds_mem_free(victim));
+    ok(ds_pool_empty_cache(pool, NULL));
+}
+
+static void test_an_export_says_that_the_block_was_freed(void **state) {
+    (void)state;
+    for (int segment = 0; segment < 2; segment++) {
+        ds_ipc_mem_handle handle;
+        begin();
+        ok(ds_pool_create(&(ds_pool_desc){ .device = device, .shareable = 1 }, &pool));
+        victim = pool_block(4 * MIB, own);
+        guest_at_door(segment ? guest_frees_the_segment : guest_frees_the_victim, &ds__share.mutex,
+                      0);
+        refused(ds_mem_export(victim, &handle), DS_ERR_INVALID_VALUE,
+                "was freed by another thread at the same time");
+        assert_null(door);
+        assert_int_equal(ds__share.events, 0); /* no record is left */
+        void *p = pool_block(4 * MIB, own);
+        ok(ds_mem_export(p, &handle));
+        ok(ds_mem_free(p));
+        ok(ds_mem_validate(device));
+        end();
+    }
+}
+
+/* The use's event is recorded when the block is freed. */
+static void test_a_use_says_that_the_block_was_freed(void **state) {
+    (void)state;
+    begin();
+    victim = block(1000, own);
+    guest_at_submit(guest_frees_the_victim, other, DS__OP_RECORD);
+    refused(ds_mem_record_use(victim, other), DS_ERR_INVALID_VALUE,
+            "was freed by another thread at the same time");
+    no_guest_at_submit(other);
+    assert_int_equal(guest_kind, -1);
+    ok(ds_mem_validate(device));
+    end();
+}
+
 static void *empty_the_cache(void *r) {
     *(ds_result *)r = ds_mem_empty_cache(device, NULL);
     return NULL;
@@ -943,6 +1029,9 @@ int main(void) {
         cmocka_unit_test(test_a_text_is_for_devices_too_that_come_meanwhile),
         cmocka_unit_test(test_a_block_that_a_restore_ends_has_no_guard),
         cmocka_unit_test(test_an_upstream_cannot_restore_its_own_pool),
+        cmocka_unit_test(test_a_restore_says_that_the_pool_was_used),
+        cmocka_unit_test(test_an_export_says_that_the_block_was_freed),
+        cmocka_unit_test(test_a_use_says_that_the_block_was_freed),
         cmocka_unit_test(test_no_request_waits_for_a_thread_that_empties_the_cache),
         cmocka_unit_test(test_destructors_run_under_no_lock_of_the_allocator),
     };

@@ -457,7 +457,10 @@ static void test_each_hint_has_its_case(void **state) {
     hint_of(&s, "60.00 MiB are freed but in use by other streams, which");
     s.limit = 800 * MIB;
     hint_of(&s, "was freed during the call");
-    s.limit = s.pool_limit = 0;
+    s.limit = 0;
+    s.pool_limit = 880 * MIB; /* 900 MiB are reserved in the pool */
+    hint_of(&s, "60.00 MiB are freed but in use by other streams, which");
+    s.pool_limit = 0;
     s.free = 100 * MIB;
     hint_of(&s, "was freed during the call");
     s.capturing = 0;
