@@ -1,8 +1,30 @@
 /* Calls of process groups that are refused, and groups that end early. Engine "local"; most groups
    have one rank. tests/ranks/refusals.h has calls of several ranks. */
+#include <errno.h>
+#include <pthread.h>
+
+static int threads_refused;      /* 1: the system has no threads for devstream */
+static _Atomic int threads_open; /* that devstream has started and not joined */
+
+static int thread_or_none(pthread_t *out, const pthread_attr_t *how, void *(*fn)(void *),
+                          void *user) {
+    int error = threads_refused ? EAGAIN : pthread_create(out, how, fn, user);
+    threads_open += !error;
+    return error;
+}
+
+static int thread_joined(pthread_t thread, void **out) {
+    threads_open--;
+    return pthread_join(thread, out);
+}
+
+#define pthread_create thread_or_none
+#define pthread_join thread_joined
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_check.h"
 #include "devstream_ranks.h"
+#undef pthread_create
+#undef pthread_join
 #include "../ranks/solo.h"
 
 #include <sys/wait.h>
@@ -179,6 +201,14 @@ static void test_wrong_tensors_are_refused(void **state) {
             fprintf(stderr, "call %zu is %s: %s\n", i, ds_result_get_name(r), ds_error_get_last());
         atomic_fetch_add(&failures, !told);
     }
+    ds_tensor in[FEW + 1], out[FEW + 1];
+    for (size_t k = 0; k < FEW; k++) {
+        in[k] = at(8 * k, k, 1, 1);
+        out[k] = at(8 * (FEW + k), k, 1, 1);
+    }
+    in[1].dtype.bits = 0;
+    EXPECT(call(ALL_REDUCE, in, FEW, out, FEW, 0, &o), DS_ERR_INVALID_VALUE,
+           "index 1 has a data type of 0 bits");
     OK(ds_ranks_get_status(me->group));
     end(&two);
 }
@@ -232,6 +262,30 @@ static void test_group_without_a_description(void **state) {
     OK(ds_ranks_init(NULL, &me->group));
     unsetenv("DEVSTREAM_RANKS_ENGINE");
     end(&(setup){ .own = 0 });
+}
+
+static void test_group_without_a_progress_thread(void **state) {
+    (void)state;
+    atomic_store(&failures, 0);
+    library_begin();
+    solo_streams(me, &two);
+    for (size_t i = 0; i < FEW; i++) /* the workers of the CPU driver run */
+        OK(ds_stream_synchronize(me->stream[i]));
+    threads_refused = 1;
+    EXPECT(solo_join(me, &two, "alone"), DS_ERR_SYSTEM, "progress thread of process groups");
+    threads_refused = 0;
+    OK(solo_join(me, &two, "alone"));
+    end(&two);
+    library_begin();
+    solo_streams(me, &two);
+    for (size_t i = 0; i < FEW; i++)
+        OK(ds_stream_synchronize(me->stream[i]));
+    threads_refused = 1;
+    EXPECT(solo_join(me, &two, "alone"), DS_ERR_SYSTEM, "progress thread of process groups");
+    threads_refused = 0;
+    me->group = (ds_ranks){ 0 };
+    end(&two); /* without a thread */
+    assert_int_equal(threads_open, 0);
 }
 
 static void test_wrong_descriptions_are_refused(void **state) {
@@ -608,12 +662,14 @@ static void test_each_call_is_captured(void **state) {
         }
 }
 
-static void test_each_allocation_of_a_capture_may_fail(void **state) {
-    (void)state;
+/* With the check layer, which then misses the operation, the call may succeed. */
+static void each_allocation_of_a_capture(int checks) {
     static const verb sum = { .kind = ALL_REDUCE, .part = 3 };
     int hit = 1;
     for (long nth = 1; hit; nth++) {
         ds_graph graph = { 0 };
+        if (checks)
+            setenv("DEVSTREAM_CHECK", "1", 1);
         begin(&two);
         solo_tensors(me, &two, &sum);
         OK(ds_capture_begin(me->stream[0], DS_CAPTURE_THREAD_LOCAL));
@@ -621,14 +677,22 @@ static void test_each_allocation_of_a_capture_may_fail(void **state) {
         scarce_arm(nth);
         ds_result r = solo_call(me, &two, &sum);
         hit = scarce_disarm();
-        EXPECT(r, hit ? DS_ERR_OUT_OF_MEMORY : DS_OK, "");
+        if (r < 0 || !checks)
+            EXPECT(r, hit ? DS_ERR_OUT_OF_MEMORY : DS_OK, "");
         OK(ds_stream_wait_stream(me->stream[0], me->stream[1]));
         OK(ds_capture_end(me->stream[0], &graph));
         OK(ds_graph_destroy(graph));
         OK(ds_ranks_get_status(me->group));
         solo_free(me, &two, &sum);
         end(&two);
+        unsetenv("DEVSTREAM_CHECK");
     }
+}
+
+static void test_each_allocation_of_a_capture_may_fail(void **state) {
+    (void)state;
+    each_allocation_of_a_capture(0);
+    each_allocation_of_a_capture(1);
 }
 
 /* A launch after the end of the group skips the operation. */
@@ -705,6 +769,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_each_call_of_a_failed_group_is_refused),
         cmocka_unit_test(test_scalars_are_reduced),
         cmocka_unit_test(test_group_without_a_description),
+        cmocka_unit_test(test_group_without_a_progress_thread),
         cmocka_unit_test(test_wrong_descriptions_are_refused),
         cmocka_unit_test(test_wrong_handles_are_refused),
         cmocka_unit_test(test_each_call_in_a_child_is_refused),

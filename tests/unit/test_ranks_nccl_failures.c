@@ -1,9 +1,23 @@
 /* Failures of process groups with the engine "nccl", on the stand-ins for NCCL and cudart: each
    rank is a thread with a device of its own. */
+#include <errno.h>
+#include <pthread.h>
+
+static int threads_refused; /* 1: the system has no threads for devstream */
+
+static int thread_or_none(pthread_t *out, const pthread_attr_t *how, void *(*fn)(void *),
+                          void *user) {
+    return threads_refused ? EAGAIN : pthread_create(out, how, fn, user);
+}
+
+#define pthread_create thread_or_none
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_ranks.h"
+#undef pthread_create
 #include "../ranks/nccl_threads.h"
+#include "scarce.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <sys/wait.h>
 
@@ -202,6 +216,27 @@ static void test_shrink_to_all_ranks_after_an_abort(void **state) {
     run(shrinking_to_all, 5000 * MS, 0);
 }
 
+/* A call that has begun before another thread's abort meets the end of the group in the engine. */
+static void ending(rank *me) {
+    ds__net_comm made;
+    char text[DS_RANKS_ID_SIZE];
+    ds__group *g = ds__group_pin(me->world);
+    EXPECT(g->engine->grow(g->comm, "no id", RANKS + 1, UINT64_MAX, &made), DS_ERR_INVALID_VALUE,
+           "has sent no id");
+    OK(ds_ranks_abort(me->world, "the test wants it"));
+    pthread_barrier_wait(&all);
+    EXPECT(g->engine->split(g->comm, 0, 0, UINT64_MAX, &made), DS_ERR_ABORTED, "has failed");
+    EXPECT(g->engine->grow_id(g->comm, text), DS_ERR_ABORTED, "has failed");
+    EXPECT(g->engine->grow(g->comm, id, RANKS + 1, UINT64_MAX, &made), DS_ERR_ABORTED,
+           "has failed");
+    ds__group_unpin(g);
+}
+
+static void test_engine_refuses_calls_of_a_failed_group(void **state) {
+    (void)state;
+    run(ending, 5000 * MS, 0);
+}
+
 /* The graph is destroyed after the group. */
 static void capturing(rank *me) {
     ds_ranks other;
@@ -397,11 +432,12 @@ static void test_each_call_may_have_an_asynchronous_error(void **state) {
 
 /* ---- libraries ------------------------------------------------------------------------------- */
 
-/* Runs this program again with another library of NCCL. Returns its exit status. */
+/* Runs this program again with another library of NCCL; NULL: the same. Returns its exit status. */
 static int run_with(const char *library, const char *test) {
     pid_t child = fork();
     if (!child) {
-        setenv("DEVSTREAM_NCCL_LIBRARY", library, 1);
+        if (library)
+            setenv("DEVSTREAM_NCCL_LIBRARY", library, 1);
         execl("/proc/self/exe", "test_ranks_nccl_failures", "--child", test, (char *)NULL);
         _exit(9);
     }
@@ -410,11 +446,81 @@ static int run_with(const char *library, const char *test) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
 }
 
+static char warned[1024]; /* the warnings */
+
+static void keep_warning(const ds_log_item *item, void *user) {
+    (void)user;
+    if (item->level == DS_LOG_WARNING)
+        snprintf(warned + strlen(warned), sizeof warned - strlen(warned), "%s\n", item->text);
+}
+
+/* A graph with an operation outlives devstream: NCCL does not end the communicator. */
+static void leave_graph(rank *me) {
+    ds_graph graph;
+    own = 1;
+    OK(ds_init(&(ds_init_desc){ .log_fn = keep_warning, .log_level = DS_LOG_WARNING }));
+    OK(ds_ranks_id_create("nccl", id, sizeof id));
+    ds_ranks_desc desc = { .engine = "nccl",
+                           .size = 1,
+                           .id = id,
+                           .devices = &me->device[0],
+                           .device_count = 1,
+                           .label = "left" };
+    rank_begin(me);
+    OK(ds_ranks_init(&desc, &me->world));
+    OK(ds_capture_begin(me->stream[0], DS_CAPTURE_THREAD_LOCAL));
+    OK(reduce(me));
+    OK(ds_capture_end(me->stream[0], &graph));
+    OK(ds_ranks_finalize(me->world));
+    rank_end(me);
+    OK(ds_shutdown());
+    if (!strstr(warned, "graphs still have operations of process group \"left\""))
+        EXPECT(DS_ERR_FAILED, DS_OK, warned);
+    _exit(atomic_load(&failures) != 0); /* ASan reports the communicator, which is leaked */
+}
+
+/* Without CommRevoke, an abort needs memory and a thread; else the end of the group aborts. */
+static void abort_with_less(rank *me) {
+    void *library = dlopen(getenv("DEVSTREAM_NCCL_LIBRARY"), RTLD_NOW);
+    size_t (*live_fn)(char *, size_t) = NULL; /* the library's own */
+    void *found = library ? dlsym(library, "standin_nccl_live") : NULL;
+    memcpy(&live_fn, &found, sizeof live_fn);
+    EXPECT(live_fn ? DS_OK : DS_ERR_FAILED, DS_OK, "");
+    for (int less = 0; less < 3; less++) {
+        OK(ds_init(&(ds_init_desc){ .allocator = SCARCE }));
+        OK(ds_ranks_id_create("nccl", id, sizeof id));
+        ds_ranks_desc desc = {
+            .engine = "nccl", .size = 1, .id = id, .devices = &me->device[0], .device_count = 1
+        };
+        OK(ds_ranks_init(&desc, &me->world));
+        scarce_begin(less == 1 ? 0 : -1);
+        threads_refused = less == 2;
+        OK(ds_ranks_abort(me->world, "the test wants it"));
+        threads_refused = 0;
+        EXPECT(scarce_end() == (less == 1) ? DS_OK : DS_ERR_FAILED, DS_OK, "");
+        EXPECT(ds_ranks_get_status(me->world), DS_ERR_ABORTED, "the test wants it");
+        OK(ds_ranks_finalize(me->world));
+        OK(ds_shutdown());
+        EXPECT(scarce_held || !live_fn || live_fn(NULL, 0) ? DS_ERR_FAILED : DS_OK, DS_OK, "");
+    }
+}
+
 static int child_main(const char *test) {
     rank one = { .device = { { DS_DEVICE_CUDA, 0 } } }, *me = &one;
     limit_ns = 1000 * MS;
     if (strcmp(test, "missing") == 0) {
         EXPECT(ds_ranks_id_create("nccl", id, sizeof id), DS_ERR_UNSUPPORTED, "pip install");
+    } else if (strcmp(test, "another") == 0) {
+        EXPECT(ds_ranks_id_create("nccl", id, sizeof id), DS_ERR_UNSUPPORTED,
+               "libm.so.6 has no function nccl");
+    } else if (strcmp(test, "no version") == 0) {
+        standin_nccl_fail(1, 3);
+        EXPECT(ds_ranks_id_create("nccl", id, sizeof id), DS_ERR_FAILED, "ncclGetVersion of");
+        OK(ds_ranks_id_create("nccl", id, sizeof id));
+    } else if (strcmp(test, "graph") == 0) {
+        leave_graph(me);
+    } else if (strcmp(test, "abort") == 0) {
+        abort_with_less(me);
     } else {
         ds_ranks fewer;
         ds__net_comm made;
@@ -423,7 +529,13 @@ static int child_main(const char *test) {
             .engine = "nccl", .size = 1, .id = id, .devices = &me->device[0], .device_count = 1
         };
         ds_ranks_info info;
+        char newer[DS_RANKS_ID_SIZE] = "grow:"; /* an id that a newer NCCL has made */
         OK(ds_ranks_id_create("nccl", id, sizeof id));
+        strcat(newer, id);
+        desc.id = newer;
+        EXPECT(ds_ranks_init(&desc, &me->world), DS_ERR_UNSUPPORTED,
+               "NCCL 2.18.3 cannot grow a communicator; 2.29 or newer can");
+        desc.id = id;
         OK(ds_ranks_init(&desc, &me->world));
         OK(ds_ranks_get_info(me->world, &info));
         if (strcmp(info.library, "NCCL 2.18.3") != 0)
@@ -448,15 +560,40 @@ static void test_library_is_missing(void **state) {
     assert_int_equal(run_with("/nothing/libnccl.so.2", "missing"), 0);
 }
 
-static void test_old_library_cannot_shrink(void **state) {
+static void test_library_is_another_one(void **state) {
     (void)state;
+    assert_int_equal(run_with("libm.so.6", "another"), 0);
+}
+
+static void test_library_does_not_tell_its_version(void **state) {
+    (void)state;
+    assert_int_equal(run_with(NULL, "no version"), 0);
+}
+
+static void test_communicator_of_a_graph_that_is_left(void **state) {
+    (void)state;
+    assert_int_equal(run_with(NULL, "graph"), 0);
+}
+
+/* Returns the status of a test with the old library. */
+static int run_with_old(const char *test) {
     char path[1024];
     ssize_t size = readlink("/proc/self/exe", path, sizeof path - 64);
     assert_true(size > 0);
     path[size] = '\0';
     strcpy(strrchr(path, '/'), "/../lib-nccl-old/libnccl.so.2");
     const char *other = getenv("DS_TEST_NCCL_OLD"); /* for tests/defects/run.sh */
-    assert_int_equal(run_with(other ? other : path, "old"), 0);
+    return run_with(other ? other : path, test);
+}
+
+static void test_old_library_cannot_shrink(void **state) {
+    (void)state;
+    assert_int_equal(run_with_old("old"), 0);
+}
+
+static void test_abort_without_memory_or_threads(void **state) {
+    (void)state;
+    assert_int_equal(run_with_old("abort"), 0);
 }
 
 int main(int argc, char **argv) {
@@ -471,6 +608,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_comparison_accepts_equal_calls),
         cmocka_unit_test(test_shrink_after_a_rank_is_gone),
         cmocka_unit_test(test_shrink_to_all_ranks_after_an_abort),
+        cmocka_unit_test(test_engine_refuses_calls_of_a_failed_group),
         cmocka_unit_test(test_group_lives_as_long_as_its_graphs),
         cmocka_unit_test(test_operations_of_two_streams_pass_in_order),
         cmocka_unit_test(test_ranks_meet_by_a_file),
@@ -478,7 +616,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_each_call_may_fail),
         cmocka_unit_test(test_each_call_may_have_an_asynchronous_error),
         cmocka_unit_test(test_library_is_missing),
+        cmocka_unit_test(test_library_is_another_one),
+        cmocka_unit_test(test_library_does_not_tell_its_version),
+        cmocka_unit_test(test_communicator_of_a_graph_that_is_left),
         cmocka_unit_test(test_old_library_cannot_shrink),
+        cmocka_unit_test(test_abort_without_memory_or_threads),
     };
     setenv("STANDIN_DEVICES", "8", 1);
     if (argc == 3 && strcmp(argv[1], "--child") == 0)

@@ -357,9 +357,57 @@ static void configured(rank *me) {
            "AllReduceConfig");
 }
 
+/* A collective of the ranks, of one element for each of them or for all, with the configuration. */
+static ds_result configured_collective(rank *me, const char *name) {
+    static int64_t sizes[2] = { 1, RANKS };
+    ds_ranks_options more = { .nccl = &few };
+    ds_comm_options o = { .streams = me->stream,
+                          .stream_count = 1,
+                          .ranks = me->world,
+                          .root = 1,
+                          .flags = DS_COMM_ANY_ORDER,
+                          .ranks_options = &more };
+    int at_root = me->rank == 1;
+    ds_tensor part = *me->tensor[0], whole = *me->tensor[0];
+    const ds_tensor *one = &part, *all_parts = &whole;
+    part.shape = &sizes[0];
+    whole.shape = &sizes[1];
+    part.data = (char *)whole.data + 4 * me->rank; /* in place */
+    if (strcmp(name, "ncclBroadcastConfig") == 0)
+        return ds_comm_broadcast_into(at_root ? all_parts : NULL, &all_parts, 1, &o);
+    if (strcmp(name, "ncclReduceConfig") == 0)
+        return ds_comm_reduce_into(&all_parts, 1, DS_REDUCE_SUM, at_root ? all_parts : NULL, &o);
+    if (strcmp(name, "ncclAllGatherConfig") == 0)
+        return ds_comm_all_gather(&one, &all_parts, 1, &o);
+    return ds_comm_reduce_scatter(&all_parts, &one, 1, DS_REDUCE_SUM, &o);
+}
+
+/* Runs it on tensors of the rank's number plus 1, and checks the element of rank `of`. */
+static void expect_configured(rank *me, const char *name, int of, int32_t wanted) {
+    int32_t got[COUNT] = { 0 };
+    pthread_barrier_wait(&all);
+    unsigned long before = standin_nccl_calls(name);
+    set(me, me->rank + 1);
+    pthread_barrier_wait(&all);
+    OK(configured_collective(me, name));
+    OK(ds_copy(got, me->tensor[0]->data, sizeof got, me->stream[0]));
+    synchronize(me);
+    pthread_barrier_wait(&all);
+    CHECK(standin_nccl_calls(name) - before == RANKS);
+    CHECK(got[of] == wanted);
+}
+
+static void each_configured(rank *me) {
+    expect_configured(me, "ncclBroadcastConfig", 0, 2);
+    expect_configured(me, "ncclReduceConfig", 0, me->rank == 1 ? 6 : me->rank + 1);
+    expect_configured(me, "ncclAllGatherConfig", 2, 3);
+    expect_configured(me, "ncclReduceScatterConfig", me->rank, 6);
+    configured(me);
+}
+
 static void test_operation_is_configured(void **state) {
     (void)state;
-    run_with(1, configured);
+    run_with(1, each_configured);
 }
 
 static void test_other_engines_refuse(void **state) {
@@ -565,6 +613,69 @@ static void test_collectives_of_one_process(void **state) {
     assert_int_equal(standin_nccl_live(NULL, 0), 0);
 }
 
+/* Calls without streams are on the current ones, which are behind those that fill the tensors. */
+static void test_collectives_of_one_process_on_current_streams(void **state) {
+    (void)state;
+    static const int verbs[] = { BROADCAST, SCATTER, GATHER, REDUCE };
+    rank one = { .rank = 0 }, *me = &one;
+    tensors t;
+    int32_t own_results[RESULTS][WHOLE];
+    int32_t results[RESULTS][WHOLE];
+    atomic_store(&failures, 0);
+    alarm(30);
+    tensors_make(&t, ds_int32());
+    ds_comm_options with_streams = t.options;
+    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+        for (int nccl = 0; nccl < 2; nccl++) {
+            tensors_fill(&t);
+            for (int k = 0; k < GPUS; k++)
+                OK(ds_device_synchronize(ds_cuda(k)));
+            unsigned long before = data_calls();
+            t.options =
+                (ds_comm_options){ .engine = nccl ? "nccl" : NULL, .flags = DS_COMM_ANY_ORDER };
+            OK(collective(&t, verbs[i]));
+            CHECK((data_calls() > before) == nccl);
+            for (int k = 0; k < GPUS; k++)
+                OK(ds_device_synchronize(ds_cuda(k)));
+            t.options = with_streams;
+            tensors_read(&t, nccl ? results : own_results);
+        }
+        if (memcmp(results, own_results, sizeof results) != 0)
+            fail_msg("verb %d differs", verbs[i]);
+    }
+    tensors_free(&t);
+    alarm(0);
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
+/* What is missing is refused as without the engine. */
+static void test_missing_tensors_are_refused_with_the_engine(void **state) {
+    (void)state;
+    rank one = { .rank = 0 }, *me = &one;
+    tensors t;
+    atomic_store(&failures, 0);
+    tensors_make(&t, ds_int32());
+    t.options.engine = "nccl";
+    const ds_comm_options *o = &t.options;
+    const ds_tensor *const *whole = (const ds_tensor *const *)t.whole;
+    const ds_tensor *const *part = (const ds_tensor *const *)t.part;
+    const ds_tensor *gap[GPUS] = { t.whole[0], NULL, t.whole[2], t.whole[3] };
+    unsigned long before = data_calls();
+    EXPECT(ds_comm_all_reduce(whole, NULL, GPUS, DS_REDUCE_SUM, o), DS_ERR_INVALID_VALUE, "NULL");
+    EXPECT(ds_comm_all_reduce(NULL, whole, GPUS, DS_REDUCE_SUM, o), DS_ERR_INVALID_VALUE, "NULL");
+    EXPECT(ds_comm_all_reduce(gap, whole, GPUS, DS_REDUCE_SUM, o), DS_ERR_INVALID_VALUE,
+           "input tensor at index 1 is NULL");
+    EXPECT(ds_comm_broadcast_into(NULL, whole, GPUS, o), DS_ERR_INVALID_VALUE, "NULL");
+    EXPECT(ds_comm_reduce_into(whole, GPUS, DS_REDUCE_SUM, NULL, o), DS_ERR_INVALID_VALUE, "NULL");
+    EXPECT(ds_comm_gather_into(part, GPUS, 3, t.single, o), DS_ERR_INVALID_VALUE, "dim");
+    EXPECT(ds_comm_scatter_into(t.single, part, GPUS, -4, o), DS_ERR_INVALID_VALUE, "dim");
+    CHECK(data_calls() == before);
+    tensors_free(&t);
+    assert_int_equal(atomic_load(&failures), 0);
+    ok(ds_shutdown());
+}
+
 /* Runs a collective with the engine, of which NCCL must do nothing. */
 static void expect_own(tensors *t, int verb) {
     rank one = { .rank = 0 }, *me = &one;
@@ -739,6 +850,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_operation_is_configured),
         cmocka_unit_test(test_other_engines_refuse),
         cmocka_unit_test(test_collectives_of_one_process),
+        cmocka_unit_test(test_collectives_of_one_process_on_current_streams),
+        cmocka_unit_test(test_missing_tensors_are_refused_with_the_engine),
         cmocka_unit_test(test_own_collectives_where_nccl_cannot),
         cmocka_unit_test(test_ids_that_are_no_ids),
         cmocka_unit_test(test_devices_that_nccl_cannot_use),

@@ -202,6 +202,24 @@ static void test_notes_without_room_are_counted(void **state) {
     ds__recorder_close(r);
 }
 
+/* A group with more ranks than all notes have room for. */
+static void test_a_note_of_very_many_ranks_is_counted(void **state) {
+    enum { MANY = 1 << 16 };
+
+    static int32_t ranks[MANY];
+    (void)state;
+    ds__recorder *r = open_recorder();
+    ds__recorder_group group = { .group = GROUP, .size = MANY, .world_ranks = ranks };
+
+    ds__recorder_group_add(r, &group);
+    ds__recorder_failure_add(r, GROUP, DS_ERR_FAILED, "there is room for this one");
+
+    read_file();
+    assert_int_equal(number_at(144, 8), 416);
+    assert_int_equal(number_at(152, 8), 1);
+    ds__recorder_close(r);
+}
+
 static void test_long_texts_are_cut(void **state) {
     (void)state;
     ds__recorder *r = open_recorder();
@@ -651,6 +669,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_entry_has_the_documented_offsets, begin, end),
         cmocka_unit_test_setup_teardown(test_notes_have_the_documented_offsets, begin, end),
         cmocka_unit_test_setup_teardown(test_notes_without_room_are_counted, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_note_of_very_many_ranks_is_counted, begin, end),
         cmocka_unit_test_setup_teardown(test_long_texts_are_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_the_ring_overwrites_complete_entries, begin, end),
         cmocka_unit_test_setup_teardown(test_pending_entries_are_not_overwritten, begin, end),
