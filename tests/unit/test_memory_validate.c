@@ -147,6 +147,36 @@ static void test_the_validator_sees_a_wrong_order_of_segments(void **state) {
     }
 }
 
+/* Returns the first block of the default pool in this state, or NULL. */
+static ds__mem_block *first_block(int block_state) {
+    for (ds__arena *a = ds__mem_device(device)->main.arenas; a; a = a->next)
+        for (ds__segment *s = a->segments; s; s = s->next)
+            for (ds__mem_block *b = s->first; b; b = b->next)
+                if ((int)b->state == block_state)
+                    return b;
+    return NULL;
+}
+
+static void test_the_validator_sees_damaged_blocks(void **state) {
+    (void)state;
+    for (int i = 0; i < CONFS; i++) {
+        begin(confs[i]);
+        ds__mem_block *unused = first_block(DS_BLOCK_FREE), *live = first_block(DS_BLOCK_LIVE);
+        assert_int_equal(unused != NULL, i < 2); /* the other backends have no cache */
+        if (unused) {
+            ds__mem_block *before = unused->list_prev;
+            unused->list_prev = live;
+            sees("a free block has another one in front", "the list of bin");
+            unused->list_prev = before;
+        }
+        size_t asked = live->asked;
+        live->asked = live->size + 1;
+        sees("more bytes were requested than a block has", "smaller than what was asked for");
+        live->asked = asked;
+        end();
+    }
+}
+
 /* While another thread takes memory or gives some back the sums are not all there: that is no
    damage. */
 typedef struct busy {
@@ -202,6 +232,7 @@ int main(void) {
         cmocka_unit_test(test_the_validator_sees_wrong_limit_accounting),
         cmocka_unit_test(test_the_validator_sees_wrong_statistics),
         cmocka_unit_test(test_the_validator_sees_a_wrong_order_of_segments),
+        cmocka_unit_test(test_the_validator_sees_damaged_blocks),
         cmocka_unit_test(test_the_validator_accepts_changes_by_other_threads),
         cmocka_unit_test(test_the_validator_accepts_sums_that_are_moving)
     };
