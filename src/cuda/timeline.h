@@ -76,18 +76,17 @@ static void ds__cuda_timeline_destroy(void *timeline) {
 /* Calls of another library, which may use the device. */
 typedef struct ds__cuda_library {
     ds__cuda_scope scope;
-    int open;
     int relaxed;
     enum cudaStreamCaptureMode mode;
 } ds__cuda_library;
 
 _Static_assert(sizeof(ds__cuda_library) <= sizeof(ds__library_scope), "a scope fits into it");
 
-/* If the device cannot be made current, the library reports a failure of its own. */
+/* If the device cannot be made current, the library reports a failure of its own, and the end has
+   nothing to undo. */
 static void ds__cuda_library_begin(int device, ds__library_scope *out) {
-    ds__cuda_library l = { .open = 0 };
-    l.open = ds__cuda_scope_begin(&l.scope, device) == DS_OK;
-    if (l.open)
+    ds__cuda_library l = { .relaxed = 0 };
+    if (ds__cuda_scope_begin(&l.scope, device) == DS_OK)
         l.relaxed = ds__cuda_relax(&l.scope, &l.mode);
     memcpy(out->words, &l, sizeof l);
 }
@@ -95,8 +94,6 @@ static void ds__cuda_library_begin(int device, ds__library_scope *out) {
 static void ds__cuda_library_end(const ds__library_scope *scope) {
     ds__cuda_library l;
     memcpy(&l, scope->words, sizeof l);
-    if (!l.open)
-        return;
     ds__cuda_unrelax(&l.scope, l.relaxed, l.mode);
     ds__cuda_scope_end(&l.scope);
 }
