@@ -497,7 +497,7 @@ $(B)/unit/test_nvtx: | $(B)/nvtx.so
 
 # What stands for CUPTI. It looks for the stand-in for cudart in the program.
 $(B)/cupti.so: tests/support/cupti.c $(B)/flags
-	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread
+	$(COMPILE) -std=gnu11 $(CUDA_FLAGS) -fPIC -shared $< -o $@ $(LDFLAGS) -pthread -Wl,-soname,libcupti.so.12
 $(B)/unit/test_trace_cupti: | $(B)/cupti.so
 $(B)/unit/test_trace_cupti: private LIBS := -Wl,--export-dynamic-symbol=standin_watch
 

@@ -5,14 +5,20 @@
    As in CUPTI, records come when they are asked for or from a thread, each device has buffers of
    its own, a call has a record of its external id only if the kind of the call is enabled, and
    records without a buffer are dropped and counted. The clock has another zero and another rate
-   than the host's. DS_TEST_CUPTI is read at each subscription, a list with commas:
+   than the host's. The library has the name of CUDA 12's. DS_TEST_CUPTI is read at each
+   subscription, a list with commas:
      late=N     a record is held back for up to N flushes, but not by a forced one
      shuffle    records come in any order
      drop=N     one of N records of device work is dropped
      zero=N     one of N records of kernels has no times
      thread     a thread hands records over, too
      small      buffers are taken to be small
+     apart      a buffer is asked for and filled before the one before it is given back
+     nameless   records of kernels have no name
+     early=N    all times are N ms too early
+     drift      the clock runs faster still from 0.2 s after the subscription on
      taken      there is a subscriber
+     deny=N     a subscription gives the code N
      old        the version is that of CUDA 11.7
      refuse=K   the kind K cannot be enabled
      seed=N     of the random numbers */
@@ -69,7 +75,8 @@ static struct {
     size_t count, room;
     size_t dropped;
     uint64_t random;
-    int late, shuffle, drop, zero, small, refuse;
+    int late, shuffle, drop, zero, small, apart, nameless, early, refuse;
+    uint64_t knee; /* the time of the host from which on the clock is faster; 0: none */
 } cupti = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static _Thread_local uint64_t pushed[NESTED];
@@ -92,7 +99,8 @@ static int below(int n) {
 
 /* CUPTI's time of a time of the host. */
 static uint64_t clock_of(uint64_t ns) {
-    return ns + ns / 4 + 1000000000000000u;
+    uint64_t more = cupti.knee && ns > cupti.knee ? ns - cupti.knee : 0;
+    return ns + ns / 4 + more + 1000000000000000u;
 }
 
 static void add(const content *is, size_t size, int device) {
@@ -139,7 +147,8 @@ static void on_call(unsigned correlation, int is_driver) {
     of.correlationId = w->correlation, of.graphNodeId = w->node
 
 static void on_work(const standin_work *w) {
-    uint64_t start = clock_of(w->begin_ns), end = clock_of(w->end_ns);
+    uint64_t early = (uint64_t)cupti.early * 1000000u;
+    uint64_t start = clock_of(w->begin_ns - early), end = clock_of(w->end_ns - early);
     content c;
     size_t size = 0;
     memset(&c, 0, sizeof c);
@@ -148,7 +157,7 @@ static void on_work(const standin_work *w) {
         if (cupti.zero && !below(cupti.zero))
             start = end = 0;
         COMMON(c.kernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
-        c.kernel.name = w->name;
+        c.kernel.name = cupti.nameless ? NULL : w->name;
         size = sizeof c.kernel;
     } else if (w->kind == STANDIN_FILL) {
         COMMON(c.fill, CUPTI_ACTIVITY_KIND_MEMSET);
@@ -204,13 +213,26 @@ static size_t take(record **out, int *device, int forced) {
     return taken;
 }
 
-/* Fills buffers and gives them back. */
+/* Gives the buffer back of which the size and the use are kept, if there is one. */
+static struct {
+    uint8_t *buffer;
+    size_t size, used;
+} held;
+
+static void give_back(void) {
+    if (held.buffer)
+        cupti.complete(NULL, 0, held.buffer, held.size, held.used);
+    held.buffer = NULL;
+}
+
+/* Fills buffers and gives them back, each one before the next one is asked for or after that. */
 static void deliver(const record *list, size_t count) {
     for (size_t i = 0; i < count;) {
         uint8_t *buffer = NULL;
         size_t size = 0, most = 0, used = 0, first = i;
         cupti.request(&buffer, &size, &most);
         if (!buffer) {
+            give_back();
             pthread_mutex_lock(&cupti.lock);
             cupti.dropped += count - i;
             pthread_mutex_unlock(&cupti.lock);
@@ -222,8 +244,12 @@ static void deliver(const record *list, size_t count) {
             memcpy(buffer + used, &list[i].is, list[i].size);
             used += list[i].size;
         }
-        cupti.complete(NULL, 0, buffer, size, used);
+        give_back();
+        held.buffer = buffer, held.size = size, held.used = used;
+        if (!cupti.apart)
+            give_back();
     }
+    give_back();
 }
 
 static pthread_mutex_t delivery = PTHREAD_MUTEX_INITIALIZER;
@@ -294,11 +320,19 @@ EXPORT CUptiResult CUPTIAPI cuptiSubscribe(CUpti_SubscriberHandle *subscriber,
     (void)user;
     if (cupti.subscribed || option("taken", 0))
         return CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
+    if (option("deny", 0))
+        return (CUptiResult)option("deny", 0);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
     pthread_mutex_lock(&cupti.lock);
     cupti.subscribed = 1;
     cupti.late = option("late", 0), cupti.shuffle = option("shuffle", 0);
     cupti.drop = option("drop", 0), cupti.zero = option("zero", 0);
     cupti.small = option("small", 0), cupti.refuse = option("refuse", 0);
+    cupti.apart = option("apart", 0), cupti.nameless = option("nameless", 0);
+    cupti.early = option("early", 0);
+    cupti.knee = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec + 200000000u;
+    cupti.knee = option("drift", 0) ? cupti.knee : 0;
     cupti.random = (uint64_t)option("seed", 1);
     cupti.dropped = 0;
     pthread_mutex_unlock(&cupti.lock);

@@ -1,6 +1,7 @@
 /* Traces whose times come from CUPTI, tests/support/cupti.c, on the stand-in for cudart: the
    operations are those of a trace by events, whenever and in whatever order records come. The
    library lies beside DS_TEST_PLUGIN if that is set, else one folder above this program. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 
 #define DEVSTREAM_IMPLEMENTATION
 #include "devstream_trace.h"
+#include "scarce.h"
 #include "standin/standin.h"
 #include "trace_file.h"
 #include "unit.h"
@@ -205,6 +207,7 @@ static void test_both_sources_have_the_same_operations(void **state) {
                                          "shuffle,seed=2",
                                          "late=5,shuffle,small,seed=3",
                                          "late=2,shuffle,thread,seed=4",
+                                         "apart,small,shuffle,seed=6",
                                          "late=1000,shuffle,seed=5" };
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         setenv("DS_TEST_CUPTI", modes[i], 1);
@@ -515,6 +518,7 @@ static void test_without_cupti_a_trace_is_refused(void **state) {
         { NULL, "old", DS_ERR_UNSUPPORTED, "has version 17; at least 18" },
         { NULL, "taken", DS_ERR_ILLEGAL_STATE, "another tool uses CUPTI in this process" },
         { NULL, "refuse=10", DS_ERR_DRIVER, "cuptiActivityEnable returned" },
+        { NULL, "deny=15", DS_ERR_DRIVER, "cuptiSubscribe returned 15" },
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -598,6 +602,235 @@ static void test_threads_submit_while_records_come(void **state) {
     ok(ds_shutdown());
 }
 
+/* ---- many nodes, late records, little memory ---- */
+
+/* Makes an executable of so many copies that do not depend on each other. */
+static ds_graph_exec exec_of_copies(size_t count) {
+    ds_graph graph;
+    ds_graph_exec exec;
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &graph));
+    for (size_t i = 0; i < count; i++) {
+        ds_node_desc d = { .kind = DS_NODE_COPY };
+        d.u.copy =
+            (ds_copy_node){ .dst = p.memory[0] + 64 * i, .src = p.pinned + 64 * i, .width = i + 1 };
+        ok(ds_graph_add(graph, &d, NULL, 0, NULL));
+    }
+    ok(ds_graph_instantiate(graph, NULL, &exec));
+    ok(ds_graph_destroy(graph));
+    return exec;
+}
+
+/* Counts the nodes of the launch, and their bytes and lanes. */
+static size_t count_nodes(const trace_file *t, size_t *out_bytes, size_t *out_lanes) {
+    unsigned char lane[256] = { 0 };
+    size_t nodes = 0;
+    *out_bytes = *out_lanes = 0;
+    for (size_t i = 0; i < t->records; i++) {
+        const trace_record *r = &t->record[i];
+        const trace_record *launch = r->kind == 9 ? trace_find(t, r->cause) : NULL;
+        if (r->kind != 9)
+            continue;
+        assert_non_null(launch);
+        assert_true(r->begin >= launch->begin && r->end <= launch->end);
+        nodes++;
+        *out_bytes += r->amount;
+        *out_lanes += !lane[r->row & 255]++;
+    }
+    return nodes;
+}
+
+static void test_more_nodes_than_lanes_do_not_overlap(void **state) {
+    enum { NODES = DS__CUDA_LANES + 6 };
+
+    size_t bytes, lanes;
+    (void)state;
+    begin("");
+    create_all();
+    ds_graph_exec exec = exec_of_copies(NODES);
+    start(path_of("lanes.html"));
+    standin_work_delay(200, 0);
+    ok(ds_graph_launch(exec, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    standin_work_delay(0, 0);
+    ok(ds_trace_stop());
+    trace_file t = read_trace(path_of("lanes.html")); /* which compares the records of a row */
+    assert_int_equal(count_nodes(&t, &bytes, &lanes), NODES);
+    assert_int_equal(bytes, NODES * (NODES + 1) / 2);
+    assert_int_equal(lanes, DS__CUDA_LANES);
+    ok(ds_graph_exec_destroy(exec));
+    destroy_all();
+    ok(ds_shutdown());
+}
+
+/* CUPTI's times of the nodes may be before the launch was enqueued. */
+static void test_nodes_are_not_before_their_launch(void **state) {
+    size_t bytes, lanes;
+    (void)state;
+    begin("early=50");
+    create_all();
+    ds_graph_exec exec = exec_of_copies(4);
+    start(path_of("early.html"));
+    ok(ds_graph_launch(exec, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_stop());
+    trace_file t = read_trace(path_of("early.html"));
+    assert_int_equal(count_nodes(&t, &bytes, &lanes), 4);
+    ok(ds_graph_exec_destroy(exec));
+    destroy_all();
+    ok(ds_shutdown());
+}
+
+static void test_a_kernel_without_a_name_is_a_question_mark(void **state) {
+    ds_graph graph;
+    ds_graph_exec exec;
+    size_t named = 0;
+    (void)state;
+    begin("nameless");
+    create_all();
+    ok(ds_capture_begin(p.stream[0], DS_CAPTURE_RELAXED));
+    ok(ds_kernel_launch(p.kernel, 100, NULL, 0, p.stream[0]));
+    ok(ds_capture_end(p.stream[0], &graph));
+    ok(ds_graph_instantiate(graph, NULL, &exec));
+    start(path_of("nameless.html"));
+    ok(ds_graph_launch(exec, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_stop());
+    trace_file t = read_trace(path_of("nameless.html"));
+    for (size_t i = 0; i < t.records; i++)
+        named += t.record[i].kind == 9 && strcmp(trace_text(&t, t.record[i].name), "?") == 0;
+    assert_int_equal(named, 1);
+    ok(ds_graph_exec_destroy(exec));
+    ok(ds_graph_destroy(graph));
+    destroy_all();
+    ok(ds_shutdown());
+}
+
+/* The clock has changed its rate since the operation. */
+static void test_a_late_time_is_converted_by_the_clock_of_then(void **state) {
+    const uint64_t apart = 20000000;
+    (void)state;
+    begin("late=1000000,drift,seed=3");
+    create_all();
+    start(path_of("drift.html"));
+    usleep(20000);
+    uint64_t from = ds__now_ns();
+    ok(ds_copy(p.pinned, p.memory[0], SIZE, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    uint64_t to = ds__now_ns();
+    usleep(1000000);
+    uint64_t zero = ds__trace.zero_ns;
+    ok(ds_trace_stop());
+    trace_file t = read_trace(path_of("drift.html"));
+    size_t i = 0;
+    while (i < t.records && t.record[i].kind != 2)
+        i++;
+    assert_true(i < t.records);
+    assert_true(t.record[i].begin + zero + apart >= from);
+    assert_true(t.record[i].end + zero <= to + apart);
+    destroy_all();
+    ok(ds_shutdown());
+}
+
+/* Numbers of operations share the places of a table. */
+static void test_many_operations_wait_for_their_records(void **state) {
+    enum { COUNT = 2 * DS__CUPTI_BUCKETS };
+
+    static const char *const modes[] = { "late=1000000,shuffle,seed=2", "late=6,shuffle,seed=3" };
+    ds_trace_stats stats;
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        begin(modes[k]);
+        create_all();
+        start(NULL);
+        for (int i = 0; i < COUNT; i++) {
+            ok(ds_fill(p.memory[0], 1, 1, 64, p.stream[0]));
+            if (i % (COUNT / 2) == COUNT / 2 - 1)
+                for (int n = 0; n < 4; n++) /* the first half ends while the other one waits */
+                    ok(ds_trace_flush());
+        }
+        ok(ds_stream_synchronize(p.stream[0]));
+        for (int n = 0; n < 8; n++)
+            ok(ds_trace_flush());
+        ok(ds_trace_stop());
+        ok(ds_trace_get_stats(&stats));
+        assert_int_equal(stats.operations, COUNT);
+        assert_int_equal(stats.untimed, 0);
+        assert_int_equal(stats.dropped, 0);
+        destroy_all();
+        ok(ds_shutdown());
+    }
+}
+
+static void begin_scarce(const char *mode) {
+    setenv("DS_TEST_CUPTI", mode, 1);
+    atomic_store(&warnings, 0);
+    scarce_begin(-1);
+    ok(ds_init(&(ds_init_desc){ .layers = "trace", .allocator = SCARCE, .log_fn = count_warning }));
+    create_all();
+}
+
+static void end_scarce(void) {
+    scarce_large = 0;
+    scarce_begin(-1);
+    destroy_all();
+    ok(ds_shutdown());
+    assert_int_equal(scarce_held, 0);
+}
+
+static void test_a_launch_keeps_the_nodes_that_there_is_memory_for(void **state) {
+    size_t bytes, lanes;
+    (void)state;
+    begin_scarce("");
+    ds_graph_exec exec = exec_of_copies(40);
+    start(path_of("few.html"));
+    ok(ds_fill(p.memory[0], 1, 1, SIZE, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_flush());                       /* there is a buffer for CUPTI now */
+    scarce_large = 32 * sizeof(ds__cupti_work); /* the room after that for 16 */
+    ok(ds_graph_launch(exec, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_flush());
+    scarce_large = 0;
+    ok(ds_trace_stop());
+    trace_file t = read_trace(path_of("few.html"));
+    assert_int_equal(count_nodes(&t, &bytes, &lanes), 16);
+    ok(ds_graph_exec_destroy(exec));
+    end_scarce();
+}
+
+static void test_without_memory_for_a_buffer_records_are_dropped(void **state) {
+    ds_trace_stats stats;
+    (void)state;
+    begin_scarce("");
+    start(NULL);
+    scarce_large = DS__CUPTI_BUFFER;
+    ok(ds_fill(p.memory[0], 1, 1, SIZE, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_flush());
+    scarce_large = 0;
+    ok(ds_fill(p.memory[0], 1, 1, SIZE, p.stream[0])); /* CUPTI counts with the next buffer */
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_stop());
+    ok(ds_trace_get_stats(&stats));
+    assert_int_equal(stats.operations, 2);
+    assert_int_equal(stats.untimed, 1);
+    assert_int_equal(atomic_load(&warnings), 1);
+    end_scarce();
+}
+
+static void test_a_cupti_of_the_process_is_found(void **state) {
+    (void)state;
+    assert_non_null(dlopen(library, RTLD_NOW));
+    memset(&ds__cupti.l, 0, sizeof ds__cupti.l);
+    unsetenv("DEVSTREAM_CUPTI");
+    begin("");
+    start(NULL);
+    assert_string_equal(ds__cupti.l.name, "libcupti.so.12");
+    ok(ds_trace_stop());
+    ok(ds_shutdown());
+    setenv("DEVSTREAM_CUPTI", library, 1);
+}
+
 static int make_folder(void **state) {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/devstream-trace-XXXXXX");
@@ -627,6 +860,14 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_without_cupti_a_trace_is_refused),
         cmocka_unit_test(test_without_a_gpu_a_trace_is_refused),
         cmocka_unit_test(test_threads_submit_while_records_come),
+        cmocka_unit_test(test_more_nodes_than_lanes_do_not_overlap),
+        cmocka_unit_test(test_nodes_are_not_before_their_launch),
+        cmocka_unit_test(test_a_kernel_without_a_name_is_a_question_mark),
+        cmocka_unit_test(test_a_late_time_is_converted_by_the_clock_of_then),
+        cmocka_unit_test(test_many_operations_wait_for_their_records),
+        cmocka_unit_test(test_a_launch_keeps_the_nodes_that_there_is_memory_for),
+        cmocka_unit_test(test_without_memory_for_a_buffer_records_are_dropped),
+        cmocka_unit_test(test_a_cupti_of_the_process_is_found),
     };
     const char *plugin = getenv("DS_TEST_PLUGIN");
     if (argc == 2 && strcmp(argv[1], "--no-device") == 0)
