@@ -1993,7 +1993,7 @@ static void test_registered_functions_are_nodes(void **state) {
 
 /* A graph on a device that fails: in a process of its own. */
 static void fail_in_a_graph(void) {
-    _Atomic int gone = 0, ran = 0;
+    _Atomic int gone = 0, ran = 0, attached = 0;
     ds_stream s;
     ds_graph g;
     ds_graph_exec x;
@@ -2008,6 +2008,7 @@ static void fail_in_a_graph(void) {
     ok(ds_kernel_launch(k, 1, NULL, 0, s));
     ok(ds_stream_launch_host_func(s, count_up, &gone, count_up)); /* never runs */
     ok(ds_capture_end(s, &g));
+    ok(ds_graph_attach(g, &attached, count_up));
     ok(ds_graph_instantiate(g, NULL, &x));
     ok(ds_graph_destroy(g));
     ok(ds_graph_launch(x, s));
@@ -2015,8 +2016,10 @@ static void fail_in_a_graph(void) {
     assert_int_equal(ran, 1);
     assert_int_equal(gone, 0);
     ok(ds_graph_exec_destroy(x));
+    assert_int_equal(attached, 0);
     refused(ds_shutdown(), DS_ERR_FAILED);
     assert_int_equal(gone, 1);
+    assert_int_equal(attached, 1);
 }
 
 static void test_a_graph_on_a_device_that_fails_ends_what_it_keeps_once(void **state) {
@@ -3673,7 +3676,8 @@ static void test_waits_refused_in_two_threads_at_once_do_not_deadlock(void **sta
 }
 
 static void outlive_devstream(void) {
-    static _Atomic int gone, ran;
+    static _Atomic int gone, ran, attached;
+    const ds_node_desc empty = { .kind = DS_NODE_EMPTY };
     ds_stream s;
     ds_stream_native n;
     cudaGraph_t graph;
@@ -3686,16 +3690,25 @@ static void outlive_devstream(void) {
     for (int i = 0; i < 30; i++)
         ok(ds_stream_launch_host_func(s, count_up, (void *)&ran, NULL));
     ok(ds_stream_launch_host_func(s, nothing, (void *)&gone, count_up));
+    ds_graph g = graph_of(0, &empty);
+    ds_graph_exec x;
+    ok(ds_graph_attach(g, (void *)&attached, count_up));
+    ok(ds_graph_instantiate(g, NULL, &x));
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_launch(x, s)); /* the other library's graph keeps the object */
+    ok(ds_graph_exec_destroy(x));
     cuda(cudaStreamEndCapture(n.handle, &graph));
     cuda(cudaGraphInstantiate(&exec, graph, 0));
     cuda(cudaGraphLaunch(exec, n.handle));
     ok(ds_stream_synchronize(s));
     assert_int_equal(ran, 30);
+    assert_int_equal(attached, 0);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     ok(ds_shutdown());
     clock_gettime(CLOCK_MONOTONIC, &end);
-    assert_true(end.tv_sec - begin.tv_sec < 2); /* 31 user objects, one wait */
+    assert_true(end.tv_sec - begin.tv_sec < 2); /* 32 user objects, one wait */
     assert_int_equal(gone, 1);
+    assert_int_equal(attached, 1);
     cuda(cudaStreamCreate(&own));
     cuda(cudaGraphLaunch(exec, own)); /* runs nothing of ours any more */
     cuda(cudaStreamSynchronize(own));

@@ -2,8 +2,9 @@
    of version MAJOR. The variable FAKE_CUDART_<MAJOR> has two numbers: the version, or 0 for a
    version that cannot be told, and the code of cudaGetDeviceCount. fake_cudart_error is the pending
    error. fake_cudart_last has the last
-   call of a function that differs by version, with one parameter. With -DLACKS there is no
-   cudaMemcpyAsync.
+   call of a function that differs by version, with one parameter. fake_cudart_found is the answer
+   about an entry point; 0: it is there. With -DLACKS there is no cudaMemcpyAsync, and with MAJOR 11
+   no cudaStreamGetDevice.
    Build: cc -DMAJOR=12 -Isrc -shared -fPIC -Wl,-soname,libcudart.so.12 cudart.c -o cudart-12.so */
 #define DEVSTREAM_CUDA_DLOPEN
 #include "cuda/cudart.h"
@@ -25,6 +26,8 @@ static int setting(int which) {
 
 EXPORT extern int fake_cudart_error;
 int fake_cudart_error;
+EXPORT extern int fake_cudart_found;
+int fake_cudart_found;
 
 static int call(const char *name) {
     int error = fake_cudart_error;
@@ -99,8 +102,10 @@ FORM(cudaGraphNodeGetDependencies_v2, (void *a, void *b, void *c, size_t *d),
 FORM(cudaGetDriverEntryPoint, (void *a, void *b, unsigned long long c, int *d),
      ((void)a, (void)b, setting(0) >= 12000 ? *d = 0 : 0, c))
 FORM(cudaGetDriverEntryPointByVersion, (void *a, void *b, unsigned c, unsigned long long d, int *e),
-     ((void)a, (void)b, (void)d, *e = 0, c))
+     ((void)a, (void)b, (void)d, *e = fake_cudart_found, c))
+#if MAJOR > 11
 FORM(cudaStreamGetDevice, (void *a, int *b), ((void)a, *b = 5))
+#endif
 FORM(cudaMemcpyBatchAsync,
      (void *a, void *b, void *c, size_t d, void *e, void *f, size_t g, void *h, void *i),
      ((void)a, (void)b, (void)c, (void)e, (void)f, (void)g,

@@ -447,7 +447,9 @@ static const char broken_ptx[] = ".version 5.0\n.target sm_60\n.address_size 64\
 
 static void *load_broken(void *kernel) {
     ds_result r = ds_kernel_load(*(ds_kernel *)kernel, ds_cuda(0));
-    return r == DS_ERR_INVALID_VALUE && strstr(ds_error_get_last(), "broken") ? kernel : NULL;
+    const char *text = ds_error_get_last();
+    int is_line = strstr(text, " ptxas fatal: aborted") && !strchr(text, '\n');
+    return r == DS_ERR_INVALID_VALUE && strstr(text, "broken") && is_line ? kernel : NULL;
 }
 
 /* The image that cannot be loaded is not the newest one when its load ends. */
@@ -477,6 +479,29 @@ static void test_a_broken_image_leaves_the_others_loaded(void **state) {
     ok(ds_kernel_destroy(good));
 }
 
+#if CUDART_VERSION >= 12080
+/* As after a call of cudaSetDevice of another library, without a context. */
+static void test_the_kernel_for_conditions_is_loaded_with_a_context(void **state) {
+    ds_graph g, body;
+    void *word;
+    (void)state;
+    ok(ds_pinned_alloc(64, &word));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &g));
+    ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &body));
+    ds_node_desc d = { .kind = DS_NODE_CONDITION };
+    d.u.condition =
+        (ds_condition_node){ .kind = DS_CONDITION_IF, .word = word, .bodies = &body, .count = 1 };
+    standin_conditions(1);
+    standin_fail_calls("cuModuleLoadDataEx", 1, 1, 201);
+    ok(ds_graph_add(g, &d, NULL, 0, NULL));
+    standin_conditions(0);
+    assert_true(standin_failed());
+    ok(ds_graph_destroy(g));
+    ok(ds_graph_destroy(body));
+    ok(ds_pinned_free(word));
+}
+#endif
+
 int main(void) {
 #define FIRST(name) cmocka_unit_test_setup_teardown(test_##name, begin_without_context, end)
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, begin, end)
@@ -502,6 +527,9 @@ int main(void) {
         T(a_share_of_a_device_needs_host_memory),
         T(the_attributes_of_a_linked_kernel_are_reported),
         T(a_broken_image_leaves_the_others_loaded),
+#if CUDART_VERSION >= 12080
+        T(the_kernel_for_conditions_is_loaded_with_a_context),
+#endif
     };
     return cmocka_run_group_tests_name("failed calls, cuda", tests, NULL, NULL);
 }

@@ -190,6 +190,25 @@ static void test_a_library_without_a_function_is_not_taken(void **state) {
     expect("of libcudart.so.11.0 returned 100");
 }
 
+/* The version has functions of its own. */
+static void test_a_library_without_a_form_of_its_version_is_not_taken(void **state) {
+    (void)state;
+    put("cudart-11", "libcudart.so.11.0");
+    setenv("FAKE_CUDART_11", "12080 100", 1);
+    name("");
+
+    expect("not taken: libcudart.so.11.0 lacks cudaStreamGetDevice");
+}
+
+static void test_a_machine_with_no_device_is_reported(void **state) {
+    (void)state;
+    put("cudart-13", "libcudart.so.13");
+    setenv("FAKE_CUDART_13", "13000 0", 1);
+    name("");
+
+    expect("not taken: cudaGetDeviceCount finds no device");
+}
+
 static void test_a_version_before_11_8_is_not_taken(void **state) {
     (void)state;
     put("cudart-11", "libcudart.so.11.0");
@@ -421,6 +440,28 @@ static void test_each_version_is_called_in_its_own_form(void **state) {
                  "MemcpyBatchAsync 38\n");
 }
 
+/* cudart reports success for an entry point that the driver lacks, and sets the pointer. */
+static void ask_for_an_entry(char *text, size_t size) {
+    ds__cudart_search search = { 0 };
+    void *entry = text;
+    if (!ds__cudart_load(&search, text, size))
+        return;
+    *(int *)ds__os_library_symbol(ds__cudart_library.library, "fake_cudart_found") = 1;
+    int code = (int)ds__cudart_entry_point("cuGreenCtxCreate", 12040, &entry);
+    snprintf(text, size, "%d, %s", code, entry ? "an entry" : "none");
+}
+
+static void test_an_entry_point_that_was_not_found_is_none(void **state) {
+    char text[600];
+    (void)state;
+    put("cudart-13", "libcudart.so.13");
+    name("");
+
+    in_process(ask_for_an_entry, text, sizeof text);
+
+    assert_string_equal(text, "0, none");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
 int main(int argc, char **argv) {
@@ -433,6 +474,8 @@ int main(int argc, char **argv) {
         TEST(test_wheels_are_found_in_an_environment_of_python),
         TEST(test_the_reason_names_what_was_looked_for),
         TEST(test_a_library_without_a_function_is_not_taken),
+        TEST(test_a_library_without_a_form_of_its_version_is_not_taken),
+        TEST(test_a_machine_with_no_device_is_reported),
         TEST(test_a_version_before_11_8_is_not_taken),
         TEST(test_without_a_driver_11_8_reports_that),
         TEST(test_a_cudart_of_the_process_is_shared),
@@ -440,6 +483,7 @@ int main(int argc, char **argv) {
         TEST(test_a_library_in_use_is_offered_once_for_each_search),
         TEST(test_a_load_leaves_the_programs_error_and_none_of_its_own),
         TEST(test_each_version_is_called_in_its_own_form),
+        TEST(test_an_entry_point_that_was_not_found_is_none),
     };
     char library[PATH_MAX + 20];
     ssize_t n = readlink("/proc/self/exe", built, sizeof built - 1);

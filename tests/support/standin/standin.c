@@ -3334,7 +3334,8 @@ static CUresult d_cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned 
     usleep(1000 * atomic_load(&load_delay));
     CUresult code = load(out, image, error, sizeof error);
     if (at < count) { /* the option comes back as the length of what was written */
-        int length = buffer && size ? snprintf(buffer, size, "%s", error) : 0;
+        const char *more = *error ? "\nptxas fatal: aborted due to errors" : ""; /* a line more */
+        int length = buffer && size ? snprintf(buffer, size, "%s%s", error, more) : 0;
         values[at] = (void *)(uintptr_t)((size_t)length < size ? (size_t)length : size);
     }
     return code;
