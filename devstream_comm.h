@@ -1704,7 +1704,8 @@ static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, i
             continue;
         int64_t cut = 1;
         for (; v >= 0 && (cut < run || shape[v] == 1); v--) {
-            strides[v] = cut * step;
+            /* may overflow if the shape does not fit, or at a size of 1, where any value will do */
+            (void)__builtin_mul_overflow(cut, step, &strides[v]);
             cut *= shape[v];
         }
         if (cut != run)
@@ -6420,7 +6421,8 @@ static ds__sysfs_port ds__sysfs_port_read(const char *pci, const char *which) {
     unsigned n = 0;
     unsigned tenth = 0;
     snprintf(file, sizeof file, "%s_link_speed", which);
-    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) > 0)
+    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) > 0 &&
+        n < 10000) /* "-7" is read as a large number */
         port.speed = n + tenth / 10.0;
     snprintf(file, sizeof file, "%s_link_width", which);
     if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) > 0 && n <= 32)

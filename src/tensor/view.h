@@ -69,7 +69,8 @@ static int ds__view_reshape(const ds__dims *d, int ndim, const int64_t *shape, i
             continue;
         int64_t cut = 1;
         for (; v >= 0 && (cut < run || shape[v] == 1); v--) {
-            strides[v] = cut * step;
+            /* may overflow if the shape does not fit, or at a size of 1, where any value will do */
+            (void)__builtin_mul_overflow(cut, step, &strides[v]);
             cut *= shape[v];
         }
         if (cut != run)

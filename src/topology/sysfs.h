@@ -70,7 +70,8 @@ static ds__sysfs_port ds__sysfs_port_read(const char *pci, const char *which) {
     unsigned n = 0;
     unsigned tenth = 0;
     snprintf(file, sizeof file, "%s_link_speed", which);
-    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) > 0)
+    if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%4u.%1u", &n, &tenth) > 0 &&
+        n < 10000) /* "-7" is read as a large number */
         port.speed = n + tenth / 10.0;
     snprintf(file, sizeof file, "%s_link_width", which);
     if (ds__sys_line(pci, file, line, sizeof line) && sscanf(line, "%3u", &n) > 0 && n <= 32)

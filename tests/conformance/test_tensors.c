@@ -585,6 +585,9 @@ static void test_a_view_of_another_shape(void **state) {
     refused(ds_tensor_view(&base, 2, SHAPE(-1, -1), &u), DS_ERR_INVALID_VALUE);
     refused(ds_tensor_view(&base, 2, SHAPE(-2, 6), &u), DS_ERR_INVALID_VALUE);
     refused(ds_tensor_view(&base, 2, SHAPE(INT64_MAX, INT64_MAX), &u), DS_ERR_INVALID_VALUE);
+    ds_tensor wide = ds_tensor_of(numbers, host(), ds_int32(), 2, SHAPE(81, 3));
+    wide.strides = SHAPE(1, (int64_t)1 << 58); /* 243 of them are more than an int64_t has */
+    refused(ds_tensor_view(&wide, 2, SHAPE(1, 243), &u), DS_ERR_INVALID_VALUE);
     ds_tensor one = ds_tensor_of(numbers + 7, host(), ds_int32(), 0, NULL);
     ok(ds_tensor_view(&one, 2, SHAPE(1, 1), &t));
     ELEMENTS(t, 7);
