@@ -121,6 +121,8 @@ INSTALL_SETS = $(foreach name,prefix bindir includedir libdir datadir docdir man
 PLUGINS     := $(B)/plugin.so $(B)/nvml.so $(B)/nvml-old.so
 TEST_ENV    := DEVSTREAM_CPU_DEVICES=2 DS_TEST_PLUGIN=$(abspath $(B)/plugin.so)
 # The suite whole, or with SHARE=N an N-th of its groups. What depends on the number of devices or on links: then the random programs stand for it.
+# Numbers of devices for the collectives, besides 2.
+COUNTS      ?= 1 3 4 8
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
@@ -171,7 +173,7 @@ build-tests: $(B)/conformance $(PLUGINS) $(UNIT) $(FAULT) $(ON_CUDA) $(RUNS)
 conformance: cmocka $(B)/conformance $(PLUGINS) ## only the conformance suite
 	@rm -f $(LOG)-cpu.log
 	@$(TEST_ENV) DS_TEST_LOG=$(LOG)-cpu.log $(call suite,$(B)/conformance)
-	@for n in $(if $(MODE),3,1 3 4 8); do echo "== collectives, $$n devices"; \
+	@for n in $(if $(MODE),3,$(COUNTS)); do echo "== collectives, $$n devices"; \
 	    $(TEST_ENV) DEVSTREAM_CPU_DEVICES=$$n DS_RANDOM_SEEDS=200 DS_RANDOM_FIRST=$${n}0000 $(call collectives,$(B)/conformance) || exit 1; done
 
 conformance-cuda: cmocka $(PLUGINS) $(ON_CUDA) ## the conformance suite through the CUDA driver and the stand-in for cudart

@@ -468,12 +468,12 @@ static int solo_attempt(const setup *how, const verb *v, const fault *f, long nt
 __attribute__((unused)) static void solo_each(const setup *how, const verb *verbs, size_t count,
                                               const fault *f) {
     for (size_t i = 0; i < count; i++) {
-        long nth = 1;
+        long nth = 1 + harness_first();
         atomic_store(&failures, 0);
         alarm(120);
         while (solo_attempt(how, &verbs[i], f, nth) && !atomic_load(&failures) &&
-               nth != verbs[i].most)
-            nth++;
+               (!verbs[i].most || nth < verbs[i].most))
+            nth += harness_every();
         alarm(0);
         if (atomic_load(&failures))
             fail_msg("%s, %zu devices, verb %zu, step %ld", how->engine, how->own, i, nth);
@@ -531,11 +531,11 @@ static int solo_attempt_creation(const setup *how, const fault *f, long nth) {
 }
 
 __attribute__((unused)) static void solo_each_creation(const setup *how, const fault *f) {
-    long nth = 1;
+    long nth = 1 + harness_first();
     atomic_store(&failures, 0);
     alarm(120);
     while (solo_attempt_creation(how, f, nth) && !atomic_load(&failures))
-        nth++;
+        nth += harness_every();
     alarm(0);
     if (atomic_load(&failures))
         fail_msg("%s, %zu devices, creation, step %ld", how->engine, how->own, nth);
