@@ -615,8 +615,9 @@ static ds_graph_exec exec_of_copies(size_t count) {
     ok(ds_graph_create(&(ds_graph_desc){ .device = ds_cuda(0) }, &graph));
     for (size_t i = 0; i < count; i++) {
         ds_node_desc d = { .kind = DS_NODE_COPY };
-        d.u.copy =
-            (ds_copy_node){ .dst = p.memory[0] + 64 * i, .src = p.pinned + 64 * i, .width = i + 1 };
+        d.u.copy = (ds_copy_node){ .dst = p.memory[0] + 128 * i,
+                                   .src = p.pinned + 128 * i,
+                                   .width = i + 1 };
         ok(ds_graph_add(graph, &d, NULL, 0, NULL));
     }
     ok(ds_graph_instantiate(graph, NULL, &exec));
