@@ -115,8 +115,10 @@ gcc_10() {
         [ -z "${NO_INSTALL_DEPS:-}" ] || return 1
         why="its packages of Debian 11 need apt-get, dpkg and Debian's keys"
         have apt-get && have dpkg && [ -e $keys ] || return 1
+        why="apt has no archive of Debian"
+        archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | grep -m 1 '/debian/*$') || return 1
         rm -rf "$at" && mkdir -p "$at/apt/lists/partial" "$at/apt/cache/archives/partial" || return 1
-        echo "deb [signed-by=$keys] http://deb.debian.org/debian bullseye main" >"$at/apt/sources.list"
+        echo "deb [signed-by=$keys] $archive bullseye main" >"$at/apt/sources.list"
         old() {
             timeout 300 apt-get -o Dir::Etc::SourceList="$at/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null \
                 -o Dir::State::Lists="$at/apt/lists" -o Dir::Cache="$at/apt/cache" -o APT::Sandbox::User=root "$@" >"$dir/apt" 2>&1
