@@ -1657,17 +1657,20 @@ static void ds__group_fail(ds__group *g, ds_result code, const char *reason, int
         g->driver->timeline_fail(g->timeline, atomic_load(&g->passed) + 1, code, g->reason);
 }
 
-/* Makes the group fail because of an operation: the reason begins with its call. */
+/* Makes the group fail because of an operation: the reason begins with its call. An operation of a
+   capture has the number 0. */
 __attribute__((format(DS__PRINTF, 4, 5))) static void ds__group_fail_op(ds__group *g,
                                                                         const ds__rop *op,
                                                                         ds_result code,
                                                                         const char *format, ...) {
     char text[DS__RANKS_REASON];
     const ds__rcall *c = &op->call;
-    int n = snprintf(
-        text, sizeof text, "%s at %s:%d, operation %llu of group \"%s\" on rank %d of %d: ", c->fn,
-        c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0,
-        (unsigned long long)(op->number - g->base), ds__group_name(g), g->rank, g->size);
+    char which[40] = "in a capture,";
+    if (op->number)
+        snprintf(which, sizeof which, "operation %llu", (unsigned long long)(op->number - g->base));
+    int n = snprintf(text, sizeof text, "%s at %s:%d, %s of group \"%s\" on rank %d of %d: ", c->fn,
+                     c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0, which,
+                     ds__group_name(g), g->rank, g->size);
     size_t used = ds__text_length(n, sizeof text);
     va_list args;
     va_start(args, format);
@@ -2759,7 +2762,7 @@ static const char *ds__error_reason(const ds__kept_error *error) {
     return reason ? reason + 2 : error->text;
 }
 
-/* Fails the group, since an operation that has a number could not be enqueued. */
+/* Fails the group, since an operation could not be enqueued. */
 static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
     ds__group *g = op->group;
     int taken = atomic_load(&op->remote.taken);
@@ -2768,7 +2771,7 @@ static ds_result ds__rop_refused(ds__rop *op, ds_result r) {
     ds__mutex_lock(&g->lock);
     ds__group_fail_op(g, op, r, "%s", ds__error_reason(&error));
     ds__mutex_unlock(&g->lock);
-    if (!taken)
+    if (op->number && !taken)
         (void)ds__rop_begin(&op->remote, DS__REMOTE_FAILED);
     ds__error_restore(&error);
     return r;
@@ -2780,23 +2783,6 @@ static ds_result ds__rop_enqueue(ds__stream *s, const ds__op *o) {
     return r == DS__CHANGED
                ? ds__fail(DS_ERR_CAPTURE_UNSUPPORTED, "another thread began to capture the stream")
                : r;
-}
-
-/* Fails the group, since the engine has ended its work: an operation of a capture, which has no
-   number, could not be enqueued. */
-static void ds__rop_refused_capture(const ds__rop *op, ds_result r) {
-    ds__group *g = op->group;
-    const ds__rcall *c = &op->call;
-    char text[DS__RANKS_REASON];
-    ds__kept_error error;
-    ds__error_save(&error);
-    snprintf(text, sizeof text, "%s at %s:%d, in a capture, of group \"%s\" on rank %d of %d: %s",
-             c->fn, c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0,
-             ds__group_name(g), g->rank, g->size, ds__error_reason(&error));
-    ds__mutex_lock(&g->lock);
-    ds__group_fail(g, r, text, 1);
-    ds__mutex_unlock(&g->lock);
-    ds__error_restore(&error);
 }
 
 /* Lets the engine enqueue an operation on a native stream (base/operation.h). */
@@ -2836,6 +2822,7 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
     ds_result r = DS_OK;
     op->remote.enqueue_fn = ds__rop_enqueue_native;
     op->ended = 0;
+    op->number = 0;
     if (captures)
         op->enqueued = ds__now_ns();
     else
@@ -2854,7 +2841,7 @@ static ds_result ds__rop_submit_native(ds__rop *op, ds__stream *s, size_t bytes,
         r = ds__rop_pass_late(op, s, &o);
     if (captures) {
         if (r < 0 && op->ended)
-            ds__rop_refused_capture(op, r);
+            DS_IGNORE(ds__rop_refused(op, r));
         ds__rop_give_back(op);
         return r;
     }

@@ -142,17 +142,20 @@ static void ds__group_fail(ds__group *g, ds_result code, const char *reason, int
         g->driver->timeline_fail(g->timeline, atomic_load(&g->passed) + 1, code, g->reason);
 }
 
-/* Makes the group fail because of an operation: the reason begins with its call. */
+/* Makes the group fail because of an operation: the reason begins with its call. An operation of a
+   capture has the number 0. */
 __attribute__((format(DS__PRINTF, 4, 5))) static void ds__group_fail_op(ds__group *g,
                                                                         const ds__rop *op,
                                                                         ds_result code,
                                                                         const char *format, ...) {
     char text[DS__RANKS_REASON];
     const ds__rcall *c = &op->call;
-    int n = snprintf(
-        text, sizeof text, "%s at %s:%d, operation %llu of group \"%s\" on rank %d of %d: ", c->fn,
-        c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0,
-        (unsigned long long)(op->number - g->base), ds__group_name(g), g->rank, g->size);
+    char which[40] = "in a capture,";
+    if (op->number)
+        snprintf(which, sizeof which, "operation %llu", (unsigned long long)(op->number - g->base));
+    int n = snprintf(text, sizeof text, "%s at %s:%d, %s of group \"%s\" on rank %d of %d: ", c->fn,
+                     c->site.file ? c->site.file : "?", c->site.file ? c->site.line : 0, which,
+                     ds__group_name(g), g->rank, g->size);
     size_t used = ds__text_length(n, sizeof text);
     va_list args;
     va_start(args, format);

@@ -81,10 +81,6 @@ static void test_an_annotation_may_have_any_character(void **state) {
 
 /* ---- memory of the host ---------------------------------------------------------------------- */
 
-static ds_device device_zero(void) {
-    return ds_cpu(0);
-}
-
 static ds_result set_current_stream(void) {
     return ds_stream_set_current(stream, 0, NULL);
 }
@@ -98,11 +94,11 @@ static ds_result pop_stream(void) {
 }
 
 static ds_result set_default_device(void) {
-    return ds_device_set_default(device_zero());
+    return ds_device_set_default(ds_cpu(0));
 }
 
 static ds_result push_device(void) {
-    return ds_device_push(device_zero());
+    return ds_device_push(ds_cpu(0));
 }
 
 static ds_result pop_device(void) {
@@ -111,7 +107,7 @@ static ds_result pop_device(void) {
 
 static ds_result get_per_thread(void) {
     ds_stream s;
-    return ds_stream_get_per_thread(device_zero(), &s);
+    return ds_stream_get_per_thread(ds_cpu(0), &s);
 }
 
 static ds_result export_stream(void) {
@@ -196,12 +192,12 @@ static int destroy_without_memory(void *user) {
 
 /* A destruction in user code is postponed; without memory it is refused, and the stream lives. */
 static void test_a_postponed_release_without_memory(void **state) {
-    ds_stream victim, *pointer = &victim;
+    ds_stream victim;
     (void)state;
     ok(ds_stream_create(&(ds_stream_desc){ .device = ds_cpu(0) }, &victim));
     ok(ds_stream_launch_closure(stream, destroy_without_memory, &victim, sizeof victim, NULL));
     ok(ds_stream_synchronize(stream));
-    ok(ds_stream_synchronize(*pointer));
+    ok(ds_stream_synchronize(victim));
     ok(ds_stream_destroy(victim));
 }
 
