@@ -174,6 +174,20 @@ for words in '' 'HEAD' 'HEAD . nothing' 'no-such-commit .'; do
     verdict "comparison: \"$words\" is refused with a sentence" $?
 done
 
+# Parts of a suite by turns: each item gets its turn, and no commit has none.
+for share in 2 3 121; do
+    for turn in $(seq 0 $((share - 1))); do
+        SHARE=$share TURN=$turn tests/turn.sh a b c d e
+    done | sort -u >"$work/said"
+    [ "$(tr -d '\n' <"$work/said")" = abcde ]
+    verdict "turns: all of five items, every ${share}th" $?
+    for turn in $(seq 0 $((share - 1))); do SHARE=$share TURN=$turn tests/turn.sh a b c d e | wc -l; done | sort -u >"$work/said"
+    ! grep -qx 0 "$work/said"
+    verdict "turns: one item at least, every ${share}th" $?
+done
+[ -z "$(SHARE=3 tests/turn.sh)" ] && [ "$(tests/turn.sh a b | tr '\n' ' ')" = 'a b ' ]
+verdict 'turns: nothing of nothing, and all without SHARE' $?
+
 # Templates.
 template() { printf '%s\n' "$@" | put comm/t.tmpl; awk -f tools/expand.awk path="$work/src/comm/t.tmpl" >"$work/said" 2>&1; }
 template '//! for W N in 16 a, 32 b' 'int x$(N)[$(W)];' '//! for K in $(N) c' 'f$(K)_$(W)' '//! end' '//! end' >/dev/null
