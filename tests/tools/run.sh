@@ -175,15 +175,12 @@ for words in '' 'HEAD' 'HEAD . nothing' 'no-such-commit .'; do
 done
 
 # Parts of a suite by turns: each item gets its turn, and no commit has none.
-for share in 2 3 121; do
+for share in 2 3 17; do
     for turn in $(seq 0 $((share - 1))); do
-        SHARE=$share TURN=$turn tests/turn.sh a b c d e
+        SHARE=$share TURN=$turn tests/turn.sh a b c d e | grep . || echo none
     done | sort -u >"$work/said"
     [ "$(tr -d '\n' <"$work/said")" = abcde ]
-    verdict "turns: all of five items, every ${share}th" $?
-    for turn in $(seq 0 $((share - 1))); do SHARE=$share TURN=$turn tests/turn.sh a b c d e | wc -l; done | sort -u >"$work/said"
-    ! grep -qx 0 "$work/said"
-    verdict "turns: one item at least, every ${share}th" $?
+    verdict "turns: all of five items and never none, every ${share}th" $?
 done
 [ -z "$(SHARE=3 tests/turn.sh)" ] && [ "$(env -u SHARE tests/turn.sh a b | tr '\n' ' ')" = 'a b ' ]
 verdict 'turns: nothing of nothing, and all without SHARE' $?
