@@ -12,7 +12,8 @@ compilers.sh gcc
 compilers.sh zig
 compilers.sh vectors
 compilers.sh conformance
-macos.sh library projects
+macos.sh library
+macos.sh projects
 macos.sh examples
 macos.sh suite
 macos.sh pages

@@ -2,13 +2,13 @@
 # Runs the tests of process groups with MPICH: parts.sh BUILD [PART...], with the programs that `make ranks` builds in BUILD.
 # collectives: against a reference, with 2, 3, 4 and 8 ranks, and with 2 ranks on the stand-in; collectives-N: with N ranks;
 # gpu: the same on the stand-in with an MPI library that accepts memory of GPUs (gpu_mpi.c);
-# nccl: the engine "nccl" on the stand-ins for NCCL and cudart; engine: the engine "mpi" alone; hangs, hangs-nccl: mistakes and failures; examples: train_ranks and ring.
+# nccl: the engine "nccl" on the stand-ins for NCCL and cudart; engine: the engine "mpi" alone; hangs, hangs-nccl, hangs-nccl-threads: mistakes and failures; examples: train_ranks and ring.
 # SHARE=N: every N-th part (tests/turn.sh). STANDIN: if the programs have the stand-in, the folder of CUDA.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 build=$1 status=0
 shift
-[ $# -gt 0 ] || set -- collectives-2 collectives-3 collectives-4 gpu nccl engine collectives-8 hangs hangs-nccl examples
+[ $# -gt 0 ] || set -- collectives-2 collectives-3 collectives-4 gpu nccl engine collectives-8 hangs hangs-nccl hangs-nccl-threads examples
 
 collectives() { # collectives RANKS
     RANKS=$1 tests/ranks/run.sh "$build/ranks/collectives" || return
@@ -39,9 +39,9 @@ for part in $(tests/turn.sh "$@"); do
         ;;
     engine) tests/ranks/engine_mpi.sh "$build" ;;
     hangs) python3 tests/ranks/hangs.py ;;
-    hangs-nccl)
+    hangs-nccl | hangs-nccl-threads)
         [ -z "${STANDIN:-}" ] && echo "skip  ranks: no stand-in for NCCL without CUDA's headers" ||
-            ENGINES="nccl nccl-threads" HANGS_STANDIN=$build/lib python3 tests/ranks/hangs.py
+            ENGINES="${part#hangs-}" HANGS_STANDIN=$build/lib python3 tests/ranks/hangs.py
         ;;
     examples) tests/ranks/examples.sh "$build/examples" ;;
     *) echo "ranks: there is no part $part" && false ;;

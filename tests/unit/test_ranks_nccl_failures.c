@@ -397,11 +397,12 @@ static void test_each_call_may_fail(void **state) {
     flags = 0;
     limit_ns = 200 * MS;
     for (own = 1; own <= OWN; own++) {
-        unsigned long nth = 0;
+        unsigned long nth = 1 + (unsigned long)harness_first();
         do {
             ok(ds_ranks_id_create("nccl", id, sizeof id));
-            standin_nccl_fail(++nth, 3);
+            standin_nccl_fail(nth, 3);
             threads(join_or_fail, NULL);
+            nth += (unsigned long)harness_every();
         } while (standin_nccl_failed());
         standin_nccl_fail(0, 0);
         assert_true(nth > 8);
@@ -417,12 +418,12 @@ static void test_each_call_may_have_an_asynchronous_error(void **state) {
     flags = 0;
     limit_ns = (HARNESS_SLOW ? 300 : 60) * MS; /* else a busy machine ends groups before */
     for (own = 1; own <= OWN; own++) {
-        unsigned long nth = 1;
+        unsigned long nth = 1 + (unsigned long)harness_first();
         do {
             ok(ds_ranks_id_create("nccl", id, sizeof id));
             standin_nccl_fail_async(nth, codes[nth % 3]);
             threads(join_or_fail, NULL);
-            nth += 1 + nth / 12;
+            nth += (unsigned long)harness_every() + nth / 12;
         } while (standin_nccl_failed());
         standin_nccl_fail_async(0, 0);
         assert_true(nth > 16);
