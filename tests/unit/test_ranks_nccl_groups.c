@@ -289,6 +289,23 @@ static void test_group_grows(void **state) {
     run_with(2, growing);
 }
 
+/* The rank that the group of ranks 0 and 1 waits for does not come. */
+static void growing_alone(rank *me) {
+    ds_ranks grown;
+    ds_ranks small;
+    OK(ds_ranks_split(me->world, me->rank == 2, 0, &small));
+    if (me->rank == 0)
+        OK(ds_ranks_grow_id(small, grow_id, sizeof grow_id));
+    if (me->rank < 2)
+        EXPECT(ds_ranks_grow(small, RANKS, &grown), DS_ERR_TIMEOUT, "CommGrow");
+    OK(ds_ranks_finalize(small));
+}
+
+static void test_growth_that_times_out(void **state) {
+    (void)state;
+    run(growing_alone, 500 * MS, 0);
+}
+
 /* ---- registered memory ----------------------------------------------------------------------- */
 
 static void registering(rank *me) {
@@ -846,6 +863,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_maximum_of_floats_is_not_nccls),
         cmocka_unit_test(test_calls_of_a_collective),
         cmocka_unit_test(test_group_grows),
+        cmocka_unit_test(test_growth_that_times_out),
         cmocka_unit_test(test_registered_memory),
         cmocka_unit_test(test_operation_is_configured),
         cmocka_unit_test(test_other_engines_refuse),

@@ -48,7 +48,7 @@ static void test_each_allocation_with_many_devices_may_fail(void **state) {
 
 static void test_each_step_of_a_creation_may_fail(void **state) {
     (void)state;
-    setup how = { .engine = "nccl", .type = DS_DEVICE_CUDA, .own = FEW };
+    setup how = { .engine = "nccl", .type = DS_DEVICE_CUDA, .own = FEW, .limit_ns = 200 * 1000000 };
     solo_each_creation(&how, &no_memory);
     solo_each_creation(&how, &driver_fails);
     solo_each_creation(&how, &nccl_fails);

@@ -420,7 +420,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (!comm)
         return ncclSuccess;
     (void)sn_comm_exists("ncclCommAbort", comm);
+    atomic_store(&comm->aborted, 1);
     sn_comm_stop(comm);
+    sn_comm *child = atomic_load(&comm->child); /* NCCL has childAbortFlag for it */
+    if (child)
+        sn_comm_stop(child);
     wait_for_jobs(comm);
     sn_comm_end(comm, SN_OVER);
     return injected;

@@ -136,7 +136,9 @@ struct ncclComm {
     pthread_mutex_t lock;
     pthread_cond_t change;
     atomic_int state, async, stop; /* stop: operations end at once */
-    atomic_int calls;              /* threads in a call that needs the communicator alone */
+    atomic_int aborted;
+    atomic_int calls;                 /* threads in a call that needs the communicator alone */
+    _Atomic(struct ncclComm *) child; /* that a job makes: an abort ends that, too */
     int rank, nranks, device, blocking;
     char *board_memory;
     sn_board *board;

@@ -56,7 +56,12 @@ static ncclResult_t make_job(const char *call, sn_comm *parent, const ncclConfig
 static ncclResult_t start_child(const sn_job *job) {
     sn_comm *comm = job->comm;
     sn_place at = { job->name, comm->nranks, comm->rank, comm->device, job->lineage, job->make };
-    return sn_comm_start(comm, &at);
+    atomic_store(&job->parent->child, comm);
+    if (atomic_load(&job->parent->aborted))
+        sn_comm_stop(comm);
+    ncclResult_t result = sn_comm_start(comm, &at);
+    atomic_store(&job->parent->child, NULL);
+    return result;
 }
 
 /* ---- split ---- */
