@@ -31003,11 +31003,17 @@ static void ds__cupti_requested(uint8_t **buffer, size_t *size, size_t *records)
     ds__spinlock_unlock(&ds__cupti.lock);
 }
 
+/* Adds the records that CUPTI has dropped since the last call. NULL, 0: from its global queue. */
+static void ds__cupti_count_dropped(void *context, uint32_t stream) {
+    size_t dropped = 0;
+    if (ds__cupti.l.dropped(context, stream, &dropped) == 0)
+        atomic_fetch_add(&ds__cupti.dropped, dropped);
+}
+
 /* CUPTI gives a buffer back. */
 static void ds__cupti_completed(void *context, uint32_t stream, uint8_t *buffer, size_t size,
                                 size_t valid) {
     void *record = NULL;
-    size_t dropped = 0;
     (void)size;
     int on = atomic_load(&ds__cupti.on);
     while (on && valid && ds__cupti.l.next(buffer, valid, &record) == 0) {
@@ -31015,8 +31021,8 @@ static void ds__cupti_completed(void *context, uint32_t stream, uint8_t *buffer,
         ds__cupti_take(record);
         ds__spinlock_unlock(&ds__cupti.lock);
     }
-    if (on && ds__cupti.l.dropped(context, stream, &dropped) == 0)
-        atomic_fetch_add(&ds__cupti.dropped, dropped);
+    if (on)
+        ds__cupti_count_dropped(context, stream);
     ds__spinlock_lock(&ds__cupti.lock);
     for (int i = 0; i < DS__CUPTI_BUFFERS; i++)
         if (ds__cupti.buffer[i].at == buffer)
@@ -31166,6 +31172,7 @@ static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {
         (void)ds__cupti.l.flush(DS__CUPTI_FORCED);
+        ds__cupti_count_dropped(NULL, 0); /* without a buffer none was completed after them */
         ds__cupti_disable(sizeof ds__cupti_kinds / sizeof ds__cupti_kinds[0]);
         ds__spinlock_lock(&ds__cupti.lock);
         memset(ds__cupti.orphan, 0, sizeof ds__cupti.orphan);

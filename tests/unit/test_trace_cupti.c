@@ -823,6 +823,23 @@ static void test_without_memory_for_a_buffer_records_are_dropped(void **state) {
     end_scarce();
 }
 
+static void test_without_memory_for_any_buffer_all_records_are_dropped(void **state) {
+    ds_trace_stats stats;
+    (void)state;
+    begin_scarce("");
+    start(NULL);
+    scarce_large = DS__CUPTI_BUFFER;
+    ok(ds_fill(p.memory[0], 1, 1, SIZE, p.stream[0]));
+    ok(ds_stream_synchronize(p.stream[0]));
+    ok(ds_trace_stop());
+    scarce_large = 0;
+    ok(ds_trace_get_stats(&stats));
+    assert_int_equal(stats.operations, 1);
+    assert_int_equal(stats.untimed, 1);
+    assert_int_equal(atomic_load(&warnings), 1);
+    end_scarce();
+}
+
 static void test_a_cupti_of_the_process_is_found(void **state) {
     (void)state;
     assert_non_null(dlopen(library, RTLD_NOW));
@@ -872,6 +889,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_many_operations_wait_for_their_records),
         cmocka_unit_test(test_a_launch_keeps_the_nodes_that_there_is_memory_for),
         cmocka_unit_test(test_without_memory_for_a_buffer_records_are_dropped),
+        cmocka_unit_test(test_without_memory_for_any_buffer_all_records_are_dropped),
         cmocka_unit_test(test_a_cupti_of_the_process_is_found),
     };
     const char *plugin = getenv("DS_TEST_PLUGIN");
