@@ -428,7 +428,7 @@ static void test_work_of_other_libraries_is_ignored(void **state) {
     for (int i = 0; i < 2 * DS__CUPTI_ORPHANS; i++)
         assert_int_equal(cudaMemsetAsync(memory, i & 127, 100, foreign), cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(foreign), cudaSuccess);
-    usleep(300000); /* their records come before those of the program, with which they would mix */
+    ok(ds_trace_flush()); /* their records come before the program's, with which they would mix */
     for (int i = 0; i < DS__CUPTI_ORPHANS / 4; i++)
         assert_int_equal(cudaMemsetAsync(memory, i & 127, 100, foreign), cudaSuccess);
     run_program();
