@@ -10,7 +10,10 @@ UNIT_CC := $(or $(if $(MODE),,$(UNIT_CC)),$(CC))
 MODE_asan := -O0 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_tsan := -O1 -fsanitize=thread -fno-omit-frame-pointer
 MODE_quick := -O0
-MODE_fuzz := -O0 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# Seconds of fuzzing are not worth an optimised build; an hour is.
+FUZZ_WITH := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+MODE_fuzz := -O0 $(FUZZ_WITH)
+MODE_fuzz-all := -O1 $(FUZZ_WITH)
 # Counters are in a file that is mapped, so that processes that are killed count, too.
 MODE_coverage := -O0 -g0 -fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation
 # Another C library, and another processor, which is emulated and slow.
@@ -126,7 +129,7 @@ COUNTS      ?= 1 3 4 8
 suite        = $(if $(SHARE),tests/groups.sh $(1) $(RUN),$(RUN) $(1))
 collectives  = $(if $(SHARE),env DS_TEST_GROUP=comm_random $(RUN) $(1),$(RUN) $(1) comm)
 
-.PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-logs $(UNIT_RUNS) unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
+.PHONY: help demo train examples run-examples check coverage coverage-tests conformance conformance-cuda conformance-linked linked-shared linked-static linked-dlopen unit unit-logs $(UNIT_RUNS) unit-objects fault check-races check-layer trace-page ranks fuzz fuzz-ipc fuzz-ptx fuzz-readers fuzz-all defects kernels check-gpu headers format format-check quick nightly check-source layers features build-tests compile-matrix pages asan tsan model bench docs \
         lint library standin check-nccl-header install uninstall check-install check-musl check-aarch64 conformance-groups newcomer install-deps cmocka clean force check-compilers check-macos check-windows
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -327,6 +330,13 @@ fuzz-readers: ## fuzz each reader of texts and bytes from outside for FUZZ_SECON
 	@tests/fuzz/possible.sh || exit 0; \
 	    $(MAKE) --no-print-directory MODE=fuzz CC=clang -j$(JOBS) build/clang-fuzz/fuzz-readers build/clang-fuzz/fuzz-ipc build/clang-fuzz/fuzz-ptx && \
 	    tests/fuzz/readers.sh build/clang-fuzz $(PART)
+
+FUZZ_ALL := $(addprefix build/clang-fuzz-all/fuzz-,readers ipc ptx api $(if $(CUDA_HOME),ipc-standin api-standin))
+fuzz-all: export FUZZ_SECONDS ?= 3600
+fuzz-all: export FUZZ_JOBS ?= $(JOBS)
+fuzz-all: ## fuzz each target for an hour, as before a release; FUZZ_JOBS: targets at a time; PART="api ipc": only these; FUZZ_SECONDS
+	@tests/fuzz/possible.sh || exit 0; \
+	    $(MAKE) --no-print-directory MODE=$@ CC=clang -j$(JOBS) $(FUZZ_ALL) && tests/fuzz/readers.sh build/clang-fuzz-all $(or $(PART),all)
 
 # Devices for frameworks, in examples/backend; the run.sh of each has its variables.
 .PHONY: backend-paddle backend-torch
