@@ -4,7 +4,7 @@
 # One line per case and a closing count; the exit status is 1 when a case failed. --fast takes only CC and few dialects.
 # Environment: CC (cc), JOBS at once (2), CUDA_HOME (skipped when empty), OBJECT: the implementation, compiled by CC with -O2 and
 # these warnings, for --fast, which compiles one itself without it; ONLY: a pattern of the cases wanted, e.g. 'pages\|\.md' (make pages);
-# SHARE=N: every N-th case (tests/turn.sh), and those that others need or that look at pages.
+# SHARE=N: every N-th case (tests/turn.sh), a fourth of the pages, and what others need or what looks at all pages.
 # Compiling the implementation takes seconds, with the optimiser many, so cases share objects, and what only the compiler's
 # first half can notice stops there (-fsyntax-only). Warnings that need the optimiser are looked for once per compiler and level.
 set -u
@@ -40,7 +40,9 @@ turn=$(i=0; while [ $i -lt "${SHARE:-1}" ]; do echo $i; i=$((i + 1)); done | xar
 t() { # t NAME COMMANDS: one case
     [ -z "${ONLY:-}" ] || [ "$1" = "$CC -O0, implementation" ] || echo "$1" | grep -q "$ONLY" || return 0
     seen=$((seen + 1))
-    case $1 in pages* | *.md*) ;; *) [ -n "$needed" ] || [ $((seen % ${SHARE:-1})) -eq "$turn" ] || return 0 ;; esac
+    every=${SHARE:-1}
+    case $1 in pages*) every=1 ;; *.md*) [ "$every" -lt 4 ] || every=4 ;; esac
+    [ -n "$needed" ] || [ $((seen % every)) -eq $((turn % every)) ] || return 0
     n=$((n + 1))
     mkdir "$dir/$n"
     echo "$label$1" >"$dir/$n/name"
