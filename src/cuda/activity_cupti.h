@@ -488,7 +488,7 @@ static void ds__cupti_stop(void) {
     ds__mutex_lock(&ds__cupti.control);
     if (atomic_exchange(&ds__cupti.on, 0)) {
         (void)ds__cupti.l.flush(DS__CUPTI_FORCED);
-        ds__cupti_count_dropped(NULL, 0); /* without a buffer none was completed after them */
+        ds__cupti_count_dropped(NULL, 0); /* since the last buffer was completed */
         ds__cupti_disable(sizeof ds__cupti_kinds / sizeof ds__cupti_kinds[0]);
         ds__spinlock_lock(&ds__cupti.lock);
         memset(ds__cupti.orphan, 0, sizeof ds__cupti.orphan);

@@ -16,7 +16,7 @@ if [ "$1" = all ]; then
     set -- api $own ptx ipc ranks
     if [ -e "$folder/fuzz-api-standin" ]; then set -- api-cuda ipc-cuda "$@"; else echo "skip  fuzz: the CUDA driver: no toolkit found (CUDA_HOME)"; fi
 fi
-seconds=${FUZZ_SECONDS:-5}
+export FUZZ_SECONDS=${FUZZ_SECONDS:-5}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS-print_stacktrace=1}
 export ASAN_OPTIONS=${ASAN_OPTIONS-allocator_may_return_null=1}
 
@@ -30,20 +30,18 @@ figures() {
 
 # Prints a line that begins with "fuzz  ", or the report and a line that begins with "FAIL".
 fuzz() { # TARGET
-    local name=$1 reader=${1%-cuda} program=$folder/fuzz-readers log=build/fuzz-$1.log corpus=${FUZZ_CORPUS-build/corpus/readers-$1}
-    [ "$reader" = "$name" ] || export DS_TEST_DRIVER=cuda
+    local name=$1 reader=${1%-cuda} program=$folder/fuzz-readers log=build/fuzz-$1.log corpus=${FUZZ_CORPUS-build/corpus/readers-$1} standin=
+    [ "$reader" = "$name" ] || export DS_TEST_DRIVER=cuda standin=-standin
     case $name in
-    api) tests/fuzz/run.sh "$folder/fuzz-api" | sed 's/^fuzz: 0/FAIL  0/; /^fuzz: 1/d'; return ;;
-    api-cuda) tests/fuzz/run.sh "$folder/fuzz-api-standin" | sed 's/^fuzz: 0/FAIL  0/; /^fuzz: 1/d'; return ;;
-    ptx | ipc) program=$folder/fuzz-$name ;;
-    ipc-cuda) program=$folder/fuzz-ipc-standin ;;
-    ranks) python3 tests/fuzz/ranks.py "$seconds" "${FUZZ_SEED:-1}"; return ;;
+    api | api-cuda) tests/fuzz/run.sh "$folder/fuzz-api$standin" | sed 's/^fuzz: 0/FAIL  0/; /^fuzz: 1/d'; return ;;
+    ptx | ipc | ipc-cuda) program=$folder/fuzz-$reader$standin ;;
+    ranks) python3 tests/fuzz/ranks.py "$FUZZ_SECONDS" "${FUZZ_SEED:-1}"; return ;;
     *) case " $own " in *" $name "*) ;; *) echo "FAIL  $name: no such target: $own ptx ipc ranks ipc-cuda api api-cuda"; return 1 ;; esac ;;
     esac
     [ -z "$corpus" ] || mkdir -p "$corpus"
     # malloc must fail for what no machine has, and not end the program: that is for the library to refuse.
     # shellcheck disable=SC2086
-    FUZZ_READER=$name "$program" $corpus "tests/fuzz/corpus/$reader" -max_total_time="$seconds" -seed="${FUZZ_SEED:-1}" -max_len=2048 \
+    FUZZ_READER=$name "$program" $corpus "tests/fuzz/corpus/$reader" -max_total_time="$FUZZ_SECONDS" -seed="${FUZZ_SEED:-1}" -max_len=2048 \
         -timeout=60 -malloc_limit_mb=1000000 -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="build/fuzz-$name-" >"$log" 2>&1 ||
         { grep -av '^#[0-9]' "$log" | tail -n 60; echo "FAIL  $name: $log has all of it"; return 1; }
     figures "$name" "$log"
@@ -51,7 +49,7 @@ fuzz() { # TARGET
 
 mkdir -p build
 export -f fuzz figures
-export folder own seconds
+export folder own
 printf '%s\n' "$@" | xargs -P "${FUZZ_JOBS:-1}" -I{} bash -c 'fuzz {}' | tee build/fuzz-readers.out
 passed=$(grep -c '^fuzz  ' build/fuzz-readers.out)
 echo "fuzz-readers: $passed passed, $(($# - passed)) failed"
